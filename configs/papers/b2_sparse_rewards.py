@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 
 def get_ablation() -> ConfigDict:
     """paid: the share of paid samples at the end. spread: variance of the samples within a prompt, the diversity."""
-    fields = {"env.margin": 1.5}
+    fields = dict(env=dict(margin=1.5))
     return ConfigDict(
         dict(
             paper="arXiv 2503.11240",
@@ -36,9 +36,7 @@ def get_ablation() -> ConfigDict:
             smoke=dict(
                 seeds=(0, 1),
                 settings=dict(
-                    arms=dict(
-                        ddpo=dict(config="denoising:smoke,ddpo"), b2=dict(config="denoising:smoke,b2_diffurl")
-                    ),
+                    arms=dict(ddpo=dict(config="denoising:smoke,ddpo"), b2=dict(config="denoising:smoke,b2_diffurl")),
                     points=2,
                 ),
             ),

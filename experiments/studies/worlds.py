@@ -1,4 +1,4 @@
-"""Configs of experiments.control_ppo as the arms of a study: all seeds of an arm are one program."""
+"""Configs of the control programs as the arms of a study: all seeds of an arm are one program."""
 
 import importlib
 from collections.abc import Mapping, Sequence
@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 import jax
 import numpy as np
 
-from experiments.parts import control_runs, control_setup
+from experiments.parts import control_runs, control_setup, offline_runs
 from experiments.studies.base import Outcome, curve
+
+MAKERS = {"control_ppo": control_runs.make_run, "control_offline": offline_runs.make_offline_run}
 
 
 def trained_in_worlds(
@@ -20,22 +22,26 @@ def trained_in_worlds(
 
     Args:
       seeds: of the runs.
-      arms: name -> config "MODULE:ARGUMENT" of configs.control, and fields, by their dotted names, to set in it.
-      metrics: name -> a metric of experiments.control_ppo, as eval/return.
+      arms: name -> config "MODULE:ARGUMENT" of configs.control, and fields to set in it.
+      metrics: name -> a metric of the program, as eval/return.
       points: at which training is measured; they divide the number of updates.
+
+    Raises:
+      ValueError: if they do not.
     """
     values, curves = {}, {name: {} for name in metrics}
     for arm, spec in arms.items():
         place, _, argument = spec["config"].partition(":")
         config = importlib.import_module(f"configs.control.{place}").get_config(argument)
         with config.unlocked():
-            config.update_from_flattened_dict(dict(spec.get("fields", {})))
+            config.update(spec.get("fields", {}))
+        config.log_every = config.checkpoint.every = 1
         updates = control_setup.num_updates(config)
         if updates % points:
             raise ValueError(f"{arm}: {updates} updates do not divide into {points} points")
         config.update(log_every=updates // points, group=len(seeds), runs=tuple((seed, ()) for seed in seeds))
         config.checkpoint.every = config.log_every
-        program = control_runs.make_program(config)
+        program = control_runs.make_program(config, MAKERS[config.get("program", "control_ppo")])
         state, rows = program.init(), []
         for _ in range(points):
             state, found = program.advance(state)
@@ -43,6 +49,7 @@ def trained_in_worlds(
         values[arm] = {}
         for name in metrics:
             trace = np.stack([row[name] for row in rows], axis=1)  # [S, points]
-            values[arm] |= {name: trace[:, -1], f"mean_{name}": trace.mean(axis=1), f"highest_{name}": trace.max(axis=1)}
+            found = {name: trace[:, -1], f"mean_{name}": trace.mean(axis=1), f"highest_{name}": trace.max(axis=1)}
+            values[arm] |= found
             curves[name][arm] = curve([(i + 1) * config.log_every for i in range(points)], trace)
     return Outcome(values, curves)
