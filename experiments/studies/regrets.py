@@ -3,6 +3,7 @@
 import functools
 from collections.abc import Mapping, Sequence
 
+import chex
 import jax
 import jax.numpy as jnp
 import optax
@@ -11,6 +12,44 @@ from experiments.studies.base import Outcome, per_seed, seed_keys
 from rl_jax.control import reward_learning, segments, tabular
 from rl_jax.core.types import StepInputs
 from rl_jax.training.step import init_state
+
+
+def make_walks(
+    key: chex.PRNGKey, *, states: int, actions: int, outcomes: int, segment: int, walks: int
+) -> tuple[chex.Array, ...]:
+    """A random MDP and random walks in it, of uniform actions from uniform states.
+
+    Args:
+      key: of the seed.
+      states: S.
+      actions: A.
+      outcomes: states to which an action may lead.
+      segment: steps of a walk, K.
+      walks: their number, N.
+
+    Returns:
+      (rewards [S, A], transition probabilities [S, A, S], states int [N, K], actions int [N, K]).
+    """
+    key_r, key_to, key_p, key_start, key_act, key_move = jax.random.split(key, 6)
+    rewards = jax.random.normal(key_r, (states, actions))
+    order = jnp.argsort(jax.random.uniform(key_to, (states, actions, states)), axis=2)
+    weights = jnp.where(order < outcomes, jax.random.exponential(key_p, order.shape), 0.0)
+    probs = weights / jnp.sum(weights, axis=2, keepdims=True)
+    chosen = jax.random.randint(key_act, (segment, walks), 0, actions)
+
+    def move(at, step):
+        action, key = step
+        return jax.random.categorical(key, jnp.log(probs[at, action]), axis=-1), at
+
+    start = jax.random.randint(key_start, (walks,), 0, states)
+    _, at = jax.lax.scan(move, start, (chosen, jax.random.split(key_move, segment)))
+    return rewards, probs, at.T, chosen.T
+
+
+def expected_return(policy: chex.Array, rewards: chex.Array, probs: chex.Array, discount: float) -> chex.Array:
+    """The discounted return from a uniform start. policy: probabilities [S, A]; float [S, A], [S, A, S] -> float []."""
+    moves, paid = jnp.einsum("sa,sat->st", policy, probs), jnp.sum(policy * rewards, axis=1)
+    return jnp.mean(jnp.linalg.solve(jnp.eye(len(paid)) - discount * moves, paid))
 
 
 def preference_models(
@@ -51,29 +90,10 @@ def preference_models(
       horizon: iterations of value iteration.
     """
 
-    def world(key):
-        key_r, key_to, key_p, key_start, key_act, key_move = jax.random.split(key, 6)
-        rewards = jax.random.normal(key_r, (states, actions))
-        allowed = jnp.argsort(jax.random.uniform(key_to, (states, actions, states)), axis=2) < outcomes
-        weights = jnp.where(allowed, jax.random.exponential(key_p, allowed.shape), 0.0)
-        probs = weights / jnp.sum(weights, axis=2, keepdims=True)
-        chosen = jax.random.randint(key_act, (segment, walks), 0, actions)
-
-        def move(at, step):
-            action, key = step
-            following = jax.random.categorical(key, jnp.log(probs[at, action]), axis=-1)
-            return following, at
-
-        start = jax.random.randint(key_start, (walks,), 0, states)
-        _, at = jax.lax.scan(move, start, (chosen, jax.random.split(key_move, segment)))
-        return rewards, probs, at.T, chosen.T
-
-    def expected_return(policy, rewards, probs):  # of probabilities [S, A]
-        moves, paid = jnp.einsum("sa,sat->st", policy, probs), jnp.sum(policy * rewards, axis=1)
-        return jnp.mean(jnp.linalg.solve(jnp.eye(states) - discount * moves, paid))
+    world = dict(states=states, actions=actions, outcomes=outcomes, segment=segment, walks=walks)
 
     def study(labels, model, key):
-        rewards, probs, at, chosen = world(key)
+        rewards, probs, at, chosen = make_walks(key, **world)
         exact = functools.partial(tabular.advantages, transition_probs=probs, discount=discount, iterations=horizon)
         soft = functools.partial(exact, temperature=temperature)
         judged = exact(rewards) if labels == "regret" else rewards
@@ -88,9 +108,10 @@ def preference_models(
 
         def value(table):
             q = tabular.solve(table, probs, discount=discount, iterations=horizon)[0]
-            return expected_return(jax.nn.one_hot(jnp.argmax(q, axis=1), actions), rewards, probs)
+            greedy = jax.nn.one_hot(jnp.argmax(q, axis=1), actions)
+            return expected_return(greedy, rewards, probs, discount)
 
-        random = expected_return(jnp.full((states, actions), 1.0 / actions), rewards, probs)
+        random = expected_return(jnp.full((states, actions), 1.0 / actions), rewards, probs, discount)
         return {"return": (value(learned) - random) / (value(rewards) - random)}
 
     return Outcome(
