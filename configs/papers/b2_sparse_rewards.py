@@ -3,7 +3,8 @@
     python -m experiments.ablation b2_sparse_rewards
 
 The exact model of a ring of Gaussians; only samples far out in the direction of their prompt are paid, about one in
-twenty at first. Both arms sample as many chains and make as many updates.
+twenty at first. Both arms sample as many chains and make as many updates. Not reproduced: both are
+paid for 99.8 % in the end, DDPO sooner, and B2's samples are less spread.
 """
 
 from ml_collections import ConfigDict

@@ -4,6 +4,7 @@
 
 One store, Poisson demand, orders arrive two periods later; the best policy orders up to a level and costs 7.264 a
 period. Both arms see 480,000 periods. PPO has the settings of configs/control/environments.py:inventory.
+Undecided: HDPO is 1 % above the least cost; so is PPO.
 """
 
 from ml_collections import ConfigDict

@@ -3,6 +3,8 @@
     python -m experiments.ablation passk_training
 
 16 hard questions; k = 4 of groups of 16. Nothing ties the questions to each other here: that measures exploration.
+Not reproduced: twice the entropy, but pass@4 and pass@16 are the same to a thousandth, for 16 right answers of 256 are
+found by either.
 """
 
 from ml_collections import ConfigDict

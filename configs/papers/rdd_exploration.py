@@ -3,6 +3,7 @@
     python -m experiments.ablation rdd_exploration
 
 A corridor of 40 steps that pays at its end alone. The arms differ in nothing but the bonus; `none` has none.
+Undecided: of 10 seeds without a bonus 5 find the end, with one 8 or 9, but not sooner on average.
 """
 
 from ml_collections import ConfigDict

@@ -3,7 +3,8 @@
     python -m experiments.ablation riskpo_pass_k
 
 16 hard questions in bundles of 4. `riskpo` is configs/methods/riskpo.py; `riskpo_up`, without its natural baseline,
-pushes up what is above the lower quantile.
+pushes up what is above the lower quantile. Not reproduced: the entropy is kept (.75 against .20) since less is learned:
+pass@16 is .83, GRPO's .93, from .47 at first.
 """
 
 from ml_collections import ConfigDict
