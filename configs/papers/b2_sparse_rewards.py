@@ -2,9 +2,8 @@
 
     python -m experiments.ablation b2_sparse_rewards
 
-The exact model of a ring of Gaussians; only samples far out in the direction of their prompt are paid, about one in
-twenty at first. Both arms sample as many chains and make as many updates. Not reproduced: both are
-paid for 99.8 % in the end, DDPO sooner, and B2's samples are less spread.
+The exact model of a ring of Gaussians; only samples far out in the direction of their prompt are paid, at first about
+one in forty. Both arms sample as many chains and make as many updates.
 """
 
 from ml_collections import ConfigDict
@@ -12,7 +11,7 @@ from ml_collections import ConfigDict
 
 def get_ablation() -> ConfigDict:
     """paid: the share of paid samples at the end. spread: variance of the samples within a prompt, the diversity."""
-    fields = dict(env=dict(margin=1.5))
+    fields = dict(env=dict(margin=2.1))
     return ConfigDict(
         dict(
             paper="arXiv 2503.11240",
@@ -33,7 +32,7 @@ def get_ablation() -> ConfigDict:
                 dict(metric="paid", increasing=("ddpo", "b2"), by=0.0),
                 dict(metric="spread", increasing=("ddpo", "b2"), by=-0.02),
             ),
-            tried=1,
+            tried=2,  # first a margin of 1.5, which a quarter of the samples clear: both arms ended at .998
             smoke=dict(
                 seeds=(0, 1),
                 settings=dict(

@@ -4,8 +4,8 @@
 
 Samples are 8 steps old and make 4 updates; all arms have R - mean_g as the advantage. `rec` is PPO's mask without its
 ratio, `ppo` has both, `ratio` only the importance weight, `reinforce` neither.
-Not reproduced: `rec` learns as much as `ppo`, as claimed (.878 and .879), but both less than without a clip (.98): stale
-samples collapse nothing in a table, and the clip only slows it.
+Not reproduced: `rec` learns as much as `ppo`, as claimed (.878 and .879), but both less than without a clip (.98): in
+a table stale samples collapse nothing, and the clip only slows it.
 """
 
 from ml_collections import ConfigDict
