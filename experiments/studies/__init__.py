@@ -5,10 +5,12 @@ study(seeds, *, settings...) -> Outcome. A config names a function of this packa
 
 from experiments.studies.asynchrony import asynchronous_schedules
 from experiments.studies.base import Outcome
+from experiments.studies.coverage import off_policy_rewards, partial_coverage
 from experiments.studies.criteria import hackable_criterion
 from experiments.studies.fronts import front_stages
 from experiments.studies.games import last_iterate
 from experiments.studies.horizons import effective_horizon
+from experiments.studies.iterations import preference_iterations
 from experiments.studies.judges import judge_cotraining
 from experiments.studies.length import length_bias
 from experiments.studies.mismatch import objective_mismatch
@@ -17,7 +19,9 @@ from experiments.studies.offline_values import value_outliers
 from experiments.studies.policy_gradients import gradient_noise, kl_placement
 from experiments.studies.policy_learning import answers_by_policy_gradient
 from experiments.studies.policy_length import free_length, question_weights
+from experiments.studies.proxies import divergence_targets, wrong_somewhere
 from experiments.studies.queries import partial_rewards
+from experiments.studies.regrets import preference_models
 from experiments.studies.reward_models import ensemble_overoptimization
 from experiments.studies.sampling import online_offline, pair_origin, power_law
 from experiments.studies.satisfiability import sat_levels
@@ -25,6 +29,7 @@ from experiments.studies.statistics import best_of_seeds, few_seeds, tuning_seed
 from experiments.studies.suboptimal import suboptimal_data
 from experiments.studies.theory import best_of_n_limit, reward_distances
 from experiments.studies.turn_credit import maze_steps
+from experiments.studies.worlds import trained_in_worlds
 
 __all__ = [
     "Outcome",
@@ -32,6 +37,7 @@ __all__ = [
     "best_of_n_limit",
     "best_of_seeds",
     "deterministic_preferences",
+    "divergence_targets",
     "effective_horizon",
     "ensemble_overoptimization",
     "few_seeds",
@@ -49,12 +55,18 @@ __all__ = [
     "objective_mismatch",
     "question_weights",
     "online_offline",
+    "off_policy_rewards",
     "pair_origin",
+    "partial_coverage",
     "partial_rewards",
     "power_law",
+    "preference_iterations",
+    "preference_models",
     "reward_distances",
     "sat_levels",
     "suboptimal_data",
+    "trained_in_worlds",
     "tuning_seeds",
     "value_outliers",
+    "wrong_somewhere",
 ]

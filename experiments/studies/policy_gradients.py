@@ -7,7 +7,17 @@ import jax
 import jax.numpy as jnp
 
 from experiments.studies.base import Outcome, curve, kl, per_seed, seed_keys
-from experiments.studies.policy_world import Layout, Recipe, loss_of, make_method, rows_of, sample, score, train
+from experiments.studies.policy_world import (
+    Layout,
+    Recipe,
+    greedy_rewards,
+    loss_of,
+    make_method,
+    rows_of,
+    sample,
+    score,
+    train,
+)
 from rl_jax import grpo
 from rl_jax.advantages import no_baseline
 from rl_jax.core.types import PolicyBatch, Rollout
@@ -116,11 +126,13 @@ def gradient_noise(
     def moments(method, key):
         choices, objective = method
         logits, rewards = world(key, 1)
+        prompts = jnp.zeros(group_size, jnp.int32)
+        named = greedy_rewards(judge(rewards), layout)(key, logits, prompts)
 
         def estimate(key):
-            rollout = sample(key, logits, jnp.zeros(group_size, jnp.int32), layout)
-            earned = judge(rewards)(key, rollout.batch.tokens[:, 0], rollout)
-            batch = rule.assign(choices, rollout, earned, group_size=group_size, key=key)
+            rollout = sample(key, logits, prompts, layout)
+            earned = judge(rewards)(key, prompts, rollout)
+            batch = rule.assign(choices, rollout, earned, group_size=group_size, key=key, **named)
             return -jax.grad(lambda x: loss_of(x, batch, objective, layout)[0])(logits).ravel()
 
         exact = jax.grad(value)(logits, rewards).ravel()
@@ -128,7 +140,8 @@ def gradient_noise(
 
     def learn(method, key):
         logits, rewards = world(key, learning["prompts"])
-        recipe = Recipe(reward=judge(rewards), **{name: x for name, x in learning.items() if name != "prompts"})
+        fields = {name: x for name, x in learning.items() if name != "prompts"}
+        recipe = Recipe(reward=judge(rewards), named=greedy_rewards(judge(rewards), layout), **fields)
         return train(jax.random.fold_in(key, 1), logits, method, recipe, layout, lambda x: value(x, rewards))[1]
 
     values, curves = {}, {}

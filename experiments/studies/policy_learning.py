@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.studies.base import Outcome, curve, per_seed, seed_keys
-from experiments.studies.policy_world import Layout, Recipe, make_method, train
+from experiments.studies.policy_world import Layout, Recipe, make_method, make_tracker, train
 
 
 class Answers(NamedTuple):
@@ -67,23 +67,28 @@ def answers_by_policy_gradient(
     world: Mapping,
     recipe: Mapping,
     sampler_noise: float = 0.0,
+    ks: Sequence[int] = (),
 ) -> Outcome:
     """Each arm learns the same answers with the same seeds.
 
     Metrics: reward, the probability of a right answer at the end, and learning, its mean over the training; entropy,
     nats per token at the end, and mean_entropy, over the training; fork, the probability of the vocabulary's last token
     as the first token. These are sums over all completions. reward_at_budget, the reward after as many samples as the
-    steps take without dynamic sampling; clip_low and clip_high, fractions of tokens over all updates.
+    steps take without dynamic sampling; clip_low and clip_high, fractions of tokens over all updates. pass_k, for each
+    of `ks`: the chance that one of k completions is right, at the end, and start_pass_k, before. worst: the mean reward
+    of the quarter of the prompts that began with the least.
 
     Args:
       seeds: of the answers.
       arms: name -> slots (that replace GRPO's, see make_method), recipe (fields that replace the common ones), sampler
-        ("exact", or "noisy": logits with normal noise of scale sampler_noise, sampled once).
+        ("exact", or "noisy": logits with normal noise of scale sampler_noise, sampled once). recipe.tracker: a
+        function of rl_jax.core.trackers, or an import path, and its keywords.
       vocab: V of a completion.
       length: T of a completion.
       world: keywords of make_answers.
       recipe: fields of policy_world.Recipe.
       sampler_noise: standard deviation of the noisy sampler's noise.
+      ks: of pass_k.
     """
     layout = Layout(vocab, length)
     keys = seed_keys(seeds)
@@ -95,6 +100,9 @@ def answers_by_policy_gradient(
             noise = sampler_noise * jax.random.normal(jax.random.fold_in(key, 2), answers.logits.shape)
             fields["sampler"] = lambda logits: logits + noise
 
+        memory = dict(num_prompts=world["prompts"], group_size=fields["group_size"])
+        fields["tracker"] = make_tracker(fields.get("tracker"), **memory)
+
         def reward(key, prompts, rollout):
             rates = answers.rates[prompts, layout.completion_of(rollout.batch.tokens[:, 1:])]
             return jax.random.bernoulli(key, rates).astype(rates.dtype)
@@ -103,14 +111,15 @@ def answers_by_policy_gradient(
             log_probs = layout.log_probs(logits)
             probabilities = jnp.exp(log_probs)
             fork = jnp.mean(jax.nn.softmax(logits[:, 0])[:, -1])
-            passed = jnp.mean(jnp.sum(probabilities * answers.rates, axis=1))
+            passed = jnp.sum(probabilities * answers.rates, axis=1)
             return passed, -jnp.mean(jnp.sum(probabilities * log_probs, axis=1)) / length, fork
 
         chosen = Recipe(reward=reward, **fields)
         method = make_method(arm.get("slots", {}))
-        _, (passed, entropy, fork), steps = train(
+        _, (each, entropy, fork), steps = train(
             jax.random.fold_in(key, 1), answers.logits, method, chosen, layout, observe
         )
+        passed, hardest = jnp.mean(each, axis=1), jnp.argsort(each[0])[: max(each.shape[1] // 4, 1)]
         budget = chosen.steps * chosen.groups * chosen.group_size
         drawn = jnp.concatenate([jnp.zeros(1), jnp.cumsum(steps.drawn)])
         metrics = {
@@ -122,7 +131,11 @@ def answers_by_policy_gradient(
             "reward_at_budget": jnp.interp(budget, drawn, passed),
             "clip_low": jnp.mean(steps.clip_low),
             "clip_high": jnp.mean(steps.clip_high),
+            "worst": jnp.mean(each[-1, hardest]),
         }
+        for k in ks:
+            found = 1.0 - jnp.mean(jnp.power(1.0 - each[jnp.array([0, -1])], k), axis=1)
+            metrics |= {f"start_pass_{k}": found[0], f"pass_{k}": found[1]}
         return metrics, {"reward": passed, "entropy": entropy, "fork": fork}
 
     values, curves = {}, {"reward": {}, "entropy": {}, "fork": {}}

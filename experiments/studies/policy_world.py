@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import optax
 
 from rl_jax import advantages, grpo, token_weights
+from rl_jax.core import trackers
 from rl_jax.core.binding import bind
 from rl_jax.core.types import PolicyBatch, Rollout, TokenBatch, TokenScores
 from rl_jax.credit import rule, shaping
@@ -157,6 +158,16 @@ def sample(key: chex.PRNGKey, logits: chex.Array, prompts: chex.Array, layout: L
     return Rollout(rows, mask, log_probs, log_probs, finished, ~finished)
 
 
+def greedy_rewards(reward: Callable, layout: Layout) -> Callable:
+    """What the likeliest completions earn, the likeliest token each time: a Recipe's `named` for ReMax."""
+
+    def named(key: chex.PRNGKey, logits: chex.Array, prompts: chex.Array) -> dict[str, chex.Array]:
+        greedy = sample(key, 1e5 * (logits - jnp.max(logits, axis=-1, keepdims=True)), prompts, layout)
+        return {"greedy_rewards": reward(key, prompts, greedy)}
+
+    return named
+
+
 def loss_of(logits: chex.Array, batch: PolicyBatch, objective: grpo.Objective, layout: Layout) -> tuple:
     """rl_jax.grpo.loss and its metrics, divided by their counts."""
     result, metrics = grpo.loss(score(logits, batch.batch, layout), batch, objective)
@@ -180,6 +191,9 @@ class Recipe(NamedTuple):
       sampler: logits [P, N, V] -> those sampled from.
       ref: logits of the reference, if a term needs it.
       reward_kl_coef: of the KL in the reward.
+      tracker: what the advantage remembers of earlier steps, see `make_tracker`.
+      optimizer: "sgd", or "adam", under which the scale of an advantage does not matter.
+      named: (key, logits, prompts int [B]) -> further arrays for the rule of credit, by name.
     """
 
     reward: Callable
@@ -194,6 +208,9 @@ class Recipe(NamedTuple):
     sampler: Callable = lambda logits: logits
     ref: chex.Array | None = None
     reward_kl_coef: float = 0.0
+    tracker: trackers.Tracker | None = None
+    optimizer: str = "sgd"
+    named: Callable | None = None
 
 
 class Step(NamedTuple):
@@ -208,6 +225,29 @@ class Step(NamedTuple):
     drawn: chex.Array
     clip_low: chex.Array
     clip_high: chex.Array
+
+
+def make_tracker(spec: Mapping[str, Any] | None, **known) -> trackers.Tracker | None:
+    """A tracker of rl_jax.core.trackers, or of an import path, with the keywords that it knows; None for None."""
+    return None if spec is None else bind(spec, trackers, **known)()
+
+
+def remembered(state: Any, prompts: chex.Array) -> dict[str, chex.Array]:
+    """What an advantage gets from a tracker's state, by name. prompts: int [B]."""
+    return state.named(prompts) if hasattr(state, "named") else {"baseline": state.values(prompts)}
+
+
+def remember(tracker: trackers.Tracker, state: Any, prompts: chex.Array, rewards: chex.Array, moved: chex.Array) -> Any:
+    """The tracker's state after a step.
+
+    Args:
+      tracker: of a Recipe.
+      state: before the step.
+      prompts: int [B].
+      rewards: float [B], as the advantage sees them.
+      moved: float [B], mean |change of log-prob| since the last step.
+    """
+    return tracker.update(state, *((prompts, rewards, moved) if hasattr(state, "values") else (rewards,)))
 
 
 def collect(key: chex.PRNGKey, logits: chex.Array, recipe: Recipe, layout: Layout) -> tuple:
@@ -232,7 +272,7 @@ def collect(key: chex.PRNGKey, logits: chex.Array, recipe: Recipe, layout: Layou
 def train(
     key: chex.PRNGKey, logits: chex.Array, method: tuple, recipe: Recipe, layout: Layout, observe: Callable
 ) -> tuple[chex.Array, Any, Step]:
-    """Trains by stochastic gradient descent.
+    """Trains by the recipe.
 
     Args:
       key: of the training.
@@ -246,41 +286,48 @@ def train(
       (last logits, stacked observations, stacked Steps).
     """
     choices, objective = method
-    sgd = optax.sgd(recipe.learning_rate)
+    optimizer = {"sgd": optax.sgd, "adam": optax.adam}[recipe.optimizer](recipe.learning_rate)
 
     def step(carry, key):
-        logits, past = carry
+        (logits, state), past, memory = carry
         key_data, key_credit, key_rows = jax.random.split(key, 3)
         rollout, rewards, drawn = collect(key_data, past[0], recipe, layout)
         before = score(logits, rollout.batch, layout)
         reference = None if recipe.ref is None else score(recipe.ref, rollout.batch, layout).log_probs
-        batch = rule.assign(
-            choices,
-            rollout,
-            rewards,
+        known = dict(
             group_size=recipe.group_size,
             key=key_credit,
             ref_log_probs=reference,
             log_probs=before.log_probs,
-            entropy=before.entropy,
             reward_kl_coef=recipe.reward_kl_coef,
         )
+        prompts = rollout.batch.tokens[:, 0]
+        named = remembered(memory[0], prompts) if memory else {}
+        if recipe.named is not None:
+            named |= recipe.named(jax.random.fold_in(key_data, 1), logits, prompts)
+        batch = rule.assign(choices, rollout, rewards, entropy=before.entropy, **known, **named)
+        if memory:
+            moved = jnp.mean(jnp.abs(before.log_probs - score(memory[1], rollout.batch, layout).log_probs), axis=1)
+            earned = rule.token_rewards(choices, rollout, rewards, **known, **named).rows
+            memory = remember(recipe.tracker, memory[0], prompts, earned, moved), logits
         olds = {"proximal": before.log_probs, "behavior": rollout.sampled_log_probs}
         batch = batch._replace(old_log_probs=olds[recipe.old])
         order = jax.random.permutation(key_rows, rewards.shape[0])
         parts = jax.tree.map(lambda x: x[order].reshape(recipe.minibatches, -1, *x.shape[1:]), batch)
 
-        def update(logits, part):
-            slope, metrics = jax.grad(loss_of, has_aux=True)(logits, part, objective, layout)
-            updates, _ = sgd.update(slope, sgd.init(logits))
-            return optax.apply_updates(logits, updates), metrics
+        def update(carry, part):
+            slope, metrics = jax.grad(loss_of, has_aux=True)(carry[0], part, objective, layout)
+            updates, state = optimizer.update(slope, carry[1])
+            return (optax.apply_updates(carry[0], updates), state), metrics
 
-        new, metrics = jax.lax.scan(update, logits, parts)
+        (new, state), metrics = jax.lax.scan(update, (logits, state), parts)
         means = (jnp.mean(metrics[name]) for name in ("clip/low", "clip/high"))
         past = jnp.concatenate([past[1:], new[None]])
-        return (new, past), (observe(logits), Step(drawn, *means))
+        return ((new, state), past, memory), (observe(logits), Step(drawn, *means))
 
     past = jnp.broadcast_to(logits[None], (recipe.lag + 1, *logits.shape))
-    (logits, _), (seen, steps) = jax.lax.scan(step, (logits, past), jax.random.split(key, recipe.steps))
+    memory = () if recipe.tracker is None else (recipe.tracker.init(), logits)
+    start = (logits, optimizer.init(logits)), past, memory
+    ((logits, _), *_), (seen, steps) = jax.lax.scan(step, start, jax.random.split(key, recipe.steps))
     seen = jax.tree.map(lambda x, end: jnp.concatenate([x, end[None]]), seen, observe(logits))
     return logits, seen, steps

@@ -238,6 +238,7 @@ def test_swapped_clip_bounds_turn_the_verdict_round(monkeypatch):
 def test_stale_samples_and_drawn_groups(monkeypatch):
     """At smoke size, every way of collecting a step; and a loss of the wrong sign unlearns."""
     small = dict(vocab=3, length=2, world=dict(prompts=4, logit_scale=1.0, right=(0.1, 0.5)), sampler_noise=0.5)
+    small["ks"] = (1, 4)
     recipe = dict(groups=4, group_size=4, minibatches=2, steps=15, learning_rate=4.0)
     arms = {
         "dynamic": dict(recipe=dict(candidates=8)),
@@ -249,6 +250,8 @@ def test_stale_samples_and_drawn_groups(monkeypatch):
         assert all(np.isfinite(x).all() for x in row.values())
         same = np.allclose(row["reward_at_budget"], row["reward"])
         assert same == (arm != "dynamic"), "who draws more samples has learned less from as many"
+        np.testing.assert_allclose(row["pass_1"], row["reward"], rtol=1e-5)  # 1 - (1 - p)^1
+        assert np.all(row["pass_4"] > row["start_pass_4"]) and np.all(row["pass_4"] >= row["pass_1"])
     right = policy.reinforce
     negated = functools.wraps(right)(lambda *arrays: right(*arrays)._replace(loss=-right(*arrays).loss))
     monkeypatch.setattr(policy, "reinforce", negated)

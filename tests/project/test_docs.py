@@ -229,7 +229,8 @@ def test_pages_are_short_and_in_the_navigation():
     listed = re.findall(r"[\w/]+\.md", str(navigation))
     assert sorted(listed) == [path.name for path in PAGES]
     for path in PAGES:
-        assert path.name in LOOKED_UP or len(path.read_text().splitlines()) <= MAX_PAGE_LINES, path.name
+        by_hand = re.sub(r"<!-- BEGIN:.*?<!-- END -->", "", path.read_text(), flags=re.DOTALL)  # tables may grow
+        assert path.name in LOOKED_UP or len(by_hand.splitlines()) <= MAX_PAGE_LINES, path.name
 
 
 def test_the_reading_order_has_every_package_of_the_layer_table():
