@@ -62,6 +62,7 @@ CREDIT = {
     "sweet": dict(fn="rl_jax.advantages.turn_shaping:sweet"),
     "vine": dict(fn="rl_jax.advantages.turn_critics:vine"),
     "arpo": dict(fn="rl_jax.advantages.turn_trees:arpo"),
+    "arpo_entropy": dict(fn="rl_jax.advantages.turn_trees:arpo"),  # branches by the entropy of tokens, not -log p
     "arpo_soft": dict(fn="rl_jax.advantages.turns:trajectory", eps=1e-6),  # its code's credit, and its draws
     "tree_grpo": dict(fn="rl_jax.advantages.turn_trees:tree_grpo"),
     "branch_loo": dict(fn="rl_jax.advantages.turn_trees:branch_return_loo"),
@@ -70,6 +71,7 @@ CREDIT = {
 AGENT = {
     "vine": dict(state_rollouts=2),
     "arpo": dict(branching=dict(fn="by_entropy"), roots=4),
+    "arpo_entropy": dict(branching=dict(fn="by_entropy", measure="entropy"), roots=4),
     "arpo_soft": dict(branching=dict(fn="drawn_by_entropy", vocab=64), roots=4),
     "tree_grpo": dict(branching=dict(fn="at_random"), roots=4, rounds=2),
     "branch_loo": dict(branching=dict(fn="at_random"), roots=4),

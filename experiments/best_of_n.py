@@ -18,6 +18,7 @@ import numpy as np
 
 from experiments.parts import flags
 from experiments.parts.encoding import encode_prompts
+from experiments.parts.judges import self_judging
 from experiments.parts.judges.trained import RewardModel, load_reward_model
 from experiments.parts.judging import Judged, judge, need_reward
 from experiments.parts.rewards import TASK, make_rewards
@@ -191,9 +192,9 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> list[dict
     gold = gold_scores(judged, config).reshape(-1, settings.samples)
     proxy = combined(members, config).reshape(gold.shape)
     rows = curve(gold, proxy, settings.sizes)
-    write_atomically(
-        workdir / "best_of_n.json", (json.dumps({"rows": rows, "proxies": folders}, indent=2) + "\n").encode()
-    )
+    verdicts = self_judging.report([part.result.components for part in judged], gold)
+    result = {"rows": rows, "proxies": folders} | ({"verdicts": verdicts} if verdicts else {})
+    write_atomically(workdir / "best_of_n.json", (json.dumps(result, indent=2) + "\n").encode())
     write_atomically(workdir / "best_of_n.md", table(rows).encode())
     noisy = rankings(judged, gold.ravel(), settings.samples, settings.label_noise, config.seed)
     write_atomically(workdir / "rankings.jsonl", noisy)

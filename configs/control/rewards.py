@@ -7,8 +7,8 @@
 Arguments: `terms` (a weighted sum of named terms; the default), `signs`, `residuals`, `similarity`, `potential`,
 `machine`, `formula`, `constraint`; exploring `rnd`, `rdd`, `hindsight`, `counts`, `contrast`, `annotator`, `ranking`,
 `novelty`, `taxons`, `serene`; imitation of an `expert` run's episodes.jsonl (algorithm.relabel.demos), `gail`, `airl`,
-`liayn`, `likelihood`, `ads`, `stages`; auxiliary losses `temporal`, `views`, `robust_views`; starts from `snapshots`
-of a teacher; `smoke` (seconds, for CI). docs/pages/control_rewards.md says what each of them is,
+`liayn`, `likelihood`, `ads`, `stages`; auxiliary losses `temporal`, `views`, `robust_views`, `anchored_views`; starts
+from `snapshots` of a teacher; `smoke` (seconds, for CI). docs/pages/control_rewards.md says what each of them is,
 and rl_jax.control.relabelling has the equations. Episode metrics and evaluations report the environment's own reward.
 """
 
@@ -138,6 +138,8 @@ PLACES = {
     "temporal": (_AUXILIARY | dict(auxiliary=dict(fn="temporal")), dict(fn="")),
     "views": (_AUXILIARY | dict(auxiliary=dict(fn="views", kind="info_nce")), dict(fn="")),
     "robust_views": (_AUXILIARY | dict(auxiliary=dict(fn="views", kind="robust")), dict(fn="")),
+    # arXiv 2305.11965 (iSogCLR): a temperature and a moving average for each anchor, kept from minibatch to minibatch.
+    "anchored_views": (_AUXILIARY | dict(auxiliary=dict(fn="anchors")), dict(fn="")),
     # arXiv 2403.00673: starts from a teacher's states for the first 100,000 steps. Its teacher is a trained agent.
     "snapshots": (
         _PROBE

@@ -93,9 +93,9 @@ def make_run(config, *, parts: int = 1, axis_name: str | None = None, relabel=No
         optimizer = optax.adam(optax.linear_schedule(rate, rate * final, total), **adam)
         make_update = bind(result["algorithm"]["updater"] | NETWORKS[config.network.kind][1], control)
         named = make_relabel(result["algorithm"], env, agent, axis_name) if relabel is None else relabel
-        trained, auxiliary = with_auxiliary(config, result["algorithm"]["auxiliary"], agent, env)
+        trained, auxiliary, anchors = with_auxiliary(config, result["algorithm"]["auxiliary"], agent, env)
         algorithm = make_algorithm(result, updates=num_updates(config))
-        algorithm = algorithm._replace(relabel=named, auxiliary=auxiliary)
+        algorithm = algorithm._replace(relabel=named, auxiliary=auxiliary, anchors=anchors)
         return make_update(trained, env, algorithm, optimizer, num_steps=config.sample.num_steps, axis_name=axis_name)
 
     def init(key: jax.Array, values: dict[str, jax.Array]) -> control.ControlState:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 
-from experiments.parts import policy, processes, turn_signals
+from experiments.parts import policy, processes, turn_entropies, turn_signals
 from experiments.parts.encoding import whole_text
 from experiments.parts.sampler import Merging
 from experiments.parts.setup import Setup, sampling_of
@@ -187,6 +187,7 @@ class Player:
         self.older = None  # params of the partners, if they are not the policy's
         self._params = Merging(setup, lambda params: params)
         self._choose, self._moments, self._seeds = turn_signals.chooser(config), None, []
+        self._entropies = turn_entropies.reader(setup)
         self._leader = self  # whose `older` counts: evaluations with a rule of their own have the run's partners
 
     def play(
@@ -207,17 +208,24 @@ class Player:
         groups: list[list[Trajectory]] = [[] for _ in records]
         self._moments, self._seeds = kept, [seed_of(key, group) for group in range(len(records))]
         for number, share in enumerate(shares):
-            asks = []
+            asks, told = [], self._told(params, groups) if number else []
             for group, record in enumerate(records):
                 seed, points = self._seeds[group], [None] * share
                 if number:
-                    points = self._choose(groups[group], share, random.Random(seed + number))
+                    points = self._choose(groups[group], share, random.Random(seed + number), **told[group])
                 for sample, point in enumerate(points, len(groups[group])):
                     after = None if point is None else (group * group_size + point[0], point[1])
                     asks.append(Ask(group * group_size + sample, record, group, sample, seed, after))
             for trajectory in self._run(params, asks, key, kept):
                 groups[trajectory.group].append(trajectory)
         return [trajectory for group in groups for trajectory in group]
+
+    def _told(self, params: Params, groups: list[list[Trajectory]]) -> list[dict[str, list]]:
+        """What the rule that chooses branches is told of each group, beside its episodes."""
+        if self._entropies is None:
+            return [{} for _ in groups]
+        found = iter(self._entropies(self._params(params), [one for group in groups for one in group]))
+        return [{"entropies": [next(found) for _ in group]} for group in groups]
 
     def state_values(
         self, params: Params, records: Sequence[dict], trajectories: Sequence[Trajectory], key: jax.Array

@@ -89,7 +89,8 @@ def evaluate_steps(arrays, probs: np.ndarray, records: list[dict], aggregate: di
     """Metrics of each step's probability of being right, and of the solutions' scores (`aggregate` of the steps).
 
     accuracy is over the labelled steps; always_right is their fraction of right ones. solution/auc: are all labelled
-    steps right? first_mistake: how often the first step below 0.5 is the first wrong one (or both are absent).
+    steps right? first_mistake: how often the first step below 0.5 is the first wrong one (or both are absent);
+    process_bench: the same on solutions with and without an error, and their F1 (benchmarks.first_error_f1).
 
     Args:
       arrays: as preferences.encode_steps returns them.
@@ -123,7 +124,8 @@ def evaluate_steps(arrays, probs: np.ndarray, records: list[dict], aggregate: di
         metrics[f"always_right/{name}"] = float(right[chosen].mean())
     first = [_first(labelled & (x <= 0.5)) for x in (probs, labels)]
     metrics["first_mistake"] = float(np.mean((first[0] == first[1])[kept]))
-    return metrics
+    found = benchmarks.first_error_f1(first[0][kept], first[1][kept])
+    return metrics | {f"process_bench/{name}": number for name, number in found.items()}
 
 
 def _subsets(records: list[dict]) -> np.ndarray:

@@ -67,6 +67,7 @@ class Algorithm(NamedTuple):
         self_play.by_self_play), before they are scaled. None keeps them.
       auxiliary: a further loss, (the agent's params, PPOBatch) -> (float [], its weight); the batch has
         extras["next_observations"] for it (control.auxiliary).
+      anchors: what the further loss keeps from minibatch to minibatch (control.anchors.Anchored), or None.
       discount: gamma of the returns in normalize_rewards; the advantage has its own.
     """
 
@@ -86,6 +87,7 @@ class Algorithm(NamedTuple):
     normalize_rewards: bool = False
     relabel: Relabel | None = None
     auxiliary: Callable | None = None
+    anchors: Any = None
     discount: Any = 0.99
 
 

@@ -12,6 +12,7 @@ from jax.flatten_util import ravel_pytree
 
 from rl_jax import ppo
 from rl_jax.control.algorithm import Algorithm, assign, loss
+from rl_jax.control.anchors import minibatch_of, observed
 from rl_jax.core.masked import Max, Mean, all_reduce
 from rl_jax.core.trackers import Tracker, feature_moments, reward_scale
 from rl_jax.rollout.envs.steps import Transitions, Worlds, collect, memoryless, start
@@ -60,12 +61,14 @@ class UpdateParts(NamedTuple):
         advanced.
       policy_of: (state) -> the newest policy, with its normalisation, as rollout.envs.steps takes it.
       loss: (params as one vector, minibatch) -> (Mean, metrics), all undivided.
+      unravel: params as one vector -> the agent's.
     """
 
     init: Callable
     gather: Callable
     policy_of: Callable
     loss: Callable
+    unravel: Callable
 
 
 def by_steps(agent, env, algorithm: Algorithm, *, num_steps: int, axis_name=None) -> LearnRule:
@@ -108,6 +111,8 @@ def make_parts(
         carried = {name: tracker.init() for name, tracker in trackers.items() if name != "relabel"}
         if algorithm.relabel is not None:
             carried["relabel"] = algorithm.relabel.begin(jax.random.fold_in(train_key, 2**31 - 3))
+        if algorithm.anchors is not None:
+            carried["anchors"] = algorithm.anchors.begin()
         train = init_state(params, optimizer, train_key, carried)
         # A copy: two leaves that share a buffer cannot be donated.
         actor = params + 0.0 if algorithm.actor_lag > 1 else ()
@@ -150,7 +155,7 @@ def make_parts(
         summed = Mean(total.total + weight * extra * total.count, total.count)
         return summed, metrics | {"auxiliary": Mean(extra, jnp.float32(1.0))}
 
-    return UpdateParts(init, gather, policy_of, loss_of)
+    return UpdateParts(init, gather, policy_of, loss_of, unravel)
 
 
 def make_update(
@@ -189,25 +194,21 @@ def make_update(
         state, batch, order, metrics = parts.gather(state)
         coefs = state.train.trackers.get("kl")
 
-        def minibatch(index: chex.Array) -> ppo.PPOBatch:
-            part = jax.tree.map(lambda x: x[index], batch)
-            if coefs is not None:
-                extras = part.policy.extras | {"kl_coefs": jnp.full(len(index), coefs.coef)}
-                part = part._replace(policy=part.policy._replace(extras=extras))
-            return part
+        def minibatch(train: TrainState, index: chex.Array) -> tuple[TrainState, ppo.PPOBatch]:
+            return observed(algorithm.anchors, parts.unravel, train, minibatch_of(batch, index, coefs), axis_name)
 
         def turn(train: TrainState, index: chex.Array):
-            train, learned = train_step(train, minibatch(index))
+            train, learned = train_step(*minibatch(train, index))
             return train, {name: learned[name] for name in TURN_METRICS}
 
         train, learned = jax.lax.scan(turn, state.train, order)
-        # Measured at the end of the update, on one minibatch: in each turn they would cost a fifth of its time.
-        ended = parts.loss(train.params, minibatch(order[-1]))[1]
+        # Measured at the end, on one minibatch: in each turn they would cost a fifth of the update's time.
+        ended = parts.loss(train.params, minibatch(train, order[-1])[1])[1]
         metrics = metrics | over_turns(learned) | ended
         if coefs is not None:
-            measured = ended["kl/k3"] if axis_name is None else all_reduce(ended["kl/k3"], axis_name)
-            samples = jnp.float32(batch.returns.size)  # of all parts, as the KL is
-            samples = samples if axis_name is None else jax.lax.psum(samples, axis_name)
+            measured, samples = ended["kl/k3"], jnp.float32(batch.returns.size)  # of all parts
+            if axis_name is not None:
+                measured, samples = all_reduce(measured, axis_name), jax.lax.psum(samples, axis_name)
             moved = algorithm.kl_control.update(coefs, measured.value(), samples)
             train = train._replace(trackers=train.trackers | {"kl": moved})
             metrics["kl/coef"] = Mean(coefs.coef, jnp.float32(1.0))

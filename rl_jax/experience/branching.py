@@ -144,6 +144,8 @@ def by_entropy(
     weight: float = 0.2,
     threshold: float = 0.5,
     tokens: int = 20,
+    measure: str = "surprise",
+    entropies: Sequence[Sequence[np.ndarray]] | None = None,
 ) -> list[Point]:
     """ARPO: episodes branch where the model is less sure after an answer of the environment than it was at first.
 
@@ -151,8 +153,9 @@ def by_entropy(
         branch at the turns with P_j > threshold, the largest first
 
     and what is left of the budget begins at the prompt. -log p of sampled tokens has the entropy as its mean and costs
-    nothing here; the paper takes the entropy of the top log-probs, draws the branch while the episode runs, and divides
-    by the log of the vocabulary. Source: arXiv 2507.19849 section 3.1; RUC-NLPIR/ARPO (k = 20; alpha .5, beta .2).
+    nothing here; with measure "entropy" H_j is the mean entropy itself, as in the paper, of the whole vocabulary, which
+    costs a forward pass over the episodes. The paper draws the branch while the episode runs, and divides by the log of
+    the vocabulary. Source: arXiv 2507.19849 section 3.1; RUC-NLPIR/ARPO (k = 20; alpha .5, beta .2).
 
     Args:
       found: the group's episodes so far.
@@ -162,15 +165,19 @@ def by_entropy(
       weight: beta.
       threshold: tau.
       tokens: k, of a turn.
+      measure: "surprise", -log p of the sampled tokens, or "entropy".
+      entropies: of each token of each turn of each episode; who plays them gives it where the measure is "entropy".
 
     Returns:
       As at_random.
+
+    Raises:
+      ValueError: if the measure is unknown, or "entropy" without entropies.
     """
     del dice
     places = []
-    for i, trajectory in enumerate(found):
-        heads = [span.raw_log_probs[:tokens] for span in trajectory.sampled()]
-        surprise = [float(-np.mean(head)) if len(head) else 0.0 for head in heads]
+    for i, heads in enumerate(_heads(found, measure, entropies, tokens)):
+        surprise, trajectory = [float(np.mean(head)) if len(head) else 0.0 for head in heads], found[i]
         for turn in _own_turns(trajectory):
             rise = (surprise[turn] - surprise[0]) / math.log(2)
             if base + weight * rise > threshold:
@@ -188,6 +195,8 @@ def drawn_by_entropy(
     weight: float = 0.2,
     tokens: int = 20,
     vocab: int = 151_936,
+    measure: str = "surprise",
+    entropies: Sequence[Sequence[np.ndarray]] | None = None,
 ) -> list[Point]:
     """ARPO as its code draws: each episode that goes on branches once after turn j with the chance
 
@@ -206,12 +215,17 @@ def drawn_by_entropy(
       weight: entropy_weight.
       tokens: of a turn.
       vocab: size of the vocabulary; the default is Qwen2.5's.
+      measure: as by_entropy.
+      entropies: as by_entropy.
 
     Returns:
       As at_random.
+
+    Raises:
+      ValueError: as by_entropy.
     """
     chosen: list[Point] = []
-    surprise = [[float(-np.sum(span.raw_log_probs[:tokens])) for span in one.sampled()] for one in found]
+    surprise = [[float(np.sum(head)) for head in heads] for heads in _heads(found, measure, entropies, tokens)]
     for turn in range(1, max((len(one.turns) for one in found), default=0)):
         for i, one in enumerate(found):
             if len(chosen) == count:
@@ -221,3 +235,16 @@ def drawn_by_entropy(
                 if dice.random() - weight * rise <= base:
                     chosen.append((i, turn))
     return chosen + [None] * (count - len(chosen))
+
+
+def _heads(found, measure: str, entropies, tokens: int) -> list[list[np.ndarray]]:
+    """How unsure the model was of the first tokens of each turn of each episode, a number a token."""
+    if measure == "surprise":
+        return [[-span.raw_log_probs[:tokens] for span in one.sampled()] for one in found]
+    if measure != "entropy":
+        raise ValueError(f"measure={measure!r} must be 'surprise' or 'entropy'")
+    if entropies is None:
+        raise ValueError(
+            "measure='entropy' needs the entropies of the episodes' tokens (experiments.agents gives them)"
+        )
+    return [[np.asarray(head)[:tokens] for head in of_turns] for of_turns in entropies]

@@ -2,7 +2,10 @@
 
 info_nce   -log exp(h_ii) / sum_j exp(h_ij);  scores that say nothing give log B         1807.03748; TACO 2306.13229
 robust     min_{tau >= tau_0} tau log mean_{j != i} exp((h_ij - h_ii) / tau) + tau rho        iSogCLR 2305.11965
+anchored   the same in small steps: a moving average of the mean and a tau for each anchor    iSogCLR 2305.11965
 """
+
+from typing import NamedTuple
 
 import chex
 import jax
@@ -69,3 +72,101 @@ def robust(scores: chex.Array, *, rho: float = 0.3, floor: float = 0.05) -> tupl
     others = gaps.reshape(-1)[1:].reshape(size - 1, size + 1)[:, :-1].reshape(size, size - 1)
     taus = jax.lax.stop_gradient(jax.vmap(lambda g: temperature(g, rho=rho, floor=floor))(others))
     return jax.vmap(lambda g, t: robust_value(g, t, rho))(others, taus), taus
+
+
+class Anchors(NamedTuple):
+    """What is kept of N anchors from batch to batch.
+
+    Attributes:
+      average: s, moving averages of mean_j exp(h_ij / tau_i), float32 [N].
+      slope: u, moving averages of the gradient of tau_i, float32 [N].
+      tau: float32 [N].
+      seen: whether there is an average yet, bool [N].
+    """
+
+    average: chex.Array
+    slope: chex.Array
+    tau: chex.Array
+    seen: chex.Array
+
+
+def new_anchors(size: int, *, tau: float = 0.07) -> Anchors:
+    """N anchors that nothing is known of, at temperature tau."""
+    zeros = jnp.zeros(size)
+    return Anchors(zeros, zeros, jnp.full(size, tau), jnp.zeros(size, bool))
+
+
+def _weights(scores, negatives, tau, average) -> chex.Array:
+    """exp(h_ij / tau_i) / (s_i M_i) over the M_i negatives, float [R, M]; they sum to 1 where s_i is their mean."""
+    number = jnp.maximum(jnp.sum(negatives, axis=1, keepdims=True), 1)
+    return jnp.where(negatives, jnp.exp(scores / tau[:, None]), 0.0) / (average[:, None] * number)
+
+
+def anchored(scores, positives, negatives, tau, average) -> chex.Array:
+    """sum_j p_ij h_ij - h_ii, p_ij = sg exp(h_ij / tau_i) / (s_i M_i): its gradient is that of tau log s - h_ii.
+
+    Source: arXiv 2305.11965; zhqiu/contrastive-learning-iSogCLR unimodal_exps/losses.py SogCLR_DRO_Loss.
+
+    Args:
+      scores: h, float [R, M].
+      positives: h_ii, float [R].
+      negatives: which candidates are wrong ones, bool [R, M].
+      tau: float [R].
+      average: s, float [R], of `follow`.
+    """
+    weights = jax.lax.stop_gradient(_weights(scores, negatives, tau, average))
+    return jnp.sum(weights * scores, axis=1) - positives
+
+
+def follow(
+    anchors: Anchors,
+    slots: chex.Array,
+    scores: chex.Array,
+    negatives: chex.Array,
+    *,
+    rho: float,
+    rate: float = 0.8,
+    momentum: float = 0.9,
+    step_size: float = 1e-3,
+    limits: tuple[float, float] = (0.05, 1.0),
+    clip: float = 3.0,
+    axis_name=None,
+) -> tuple[Anchors, chex.Array, chex.Array]:
+    """One step of the averages and temperatures: (Anchors after it, the rows' tau before it, their s after it, [R]).
+
+    s <- (1 - rate) s + rate g, g_i = mean_j exp(h_ij / tau_i), the first time s <- g;
+    u <- (1 - momentum) u + momentum clip(log s + rho - sum_j p_ij h_ij / tau);  tau <- clip(tau - step_size u).
+
+    Source: as `anchored`, whose numbers are the defaults. Departs: rows of one anchor move it by their mean; there,
+    an anchor has one row for each of its two views, and a batch never has it twice.
+
+    Args:
+      anchors: of N anchors.
+      slots: the anchor of each row, int [R].
+      scores: h, float [R, M].
+      negatives: bool [R, M].
+      rho: radius of the ball of distributions over the negatives.
+      rate: gamma, weight of the new mean.
+      momentum: beta_u, weight of the new slope.
+      step_size: eta of tau.
+      limits: of tau.
+      clip: of the slope.
+      axis_name: mapped axis over which the rows are spread.
+    """
+    tau, size = anchors.tau[slots], len(anchors.tau)
+    ones = jnp.ones(len(scores))
+    found = jnp.sum(_weights(scores, negatives, tau, ones), axis=1)
+    average = jnp.where(anchors.seen[slots], (1.0 - rate) * anchors.average[slots] + rate * found, found)
+    weights = _weights(scores, negatives, tau, average)
+    slope = jnp.log(average) + rho - jnp.sum(weights * jnp.where(negatives, scores, 0.0), axis=1) / tau
+    sums = jnp.zeros((3, size)).at[:, slots].add(jnp.stack([ones, average, jnp.clip(slope, -clip, clip)]))
+    rows, averages, slopes = sums if axis_name is None else jax.lax.psum(sums, axis_name)
+    here, rows = rows > 0, jnp.maximum(rows, 1.0)
+    slopes = jnp.where(here, (1.0 - momentum) * anchors.slope + momentum * slopes / rows, anchors.slope)
+    after = Anchors(
+        average=jnp.where(here, averages / rows, anchors.average),
+        slope=slopes,
+        tau=jnp.where(here, jnp.clip(anchors.tau - step_size * slopes, *limits), anchors.tau),
+        seen=anchors.seen | here,
+    )
+    return after, tau, average

@@ -60,6 +60,7 @@ LOADERS = {
     "persona": judged.load_persona,
     "ultrafeedback": rated.load_ultrafeedback,
     "bbmistake": solutions.load_bbmistake,
+    "processbench": solutions.load_processbench,
     "gsm8k_solutions": solutions.load_gsm8k_solutions,
     "openr": solutions.load_openr,
 }

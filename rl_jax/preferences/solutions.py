@@ -1,4 +1,4 @@
-"""Published solutions with labelled steps or outcomes: BIG-Bench-Mistake, GSM8K, PRM800K and Math-Shepherd."""
+"""Solutions with labelled steps or outcomes: BIG-Bench-Mistake, ProcessBench, GSM8K, PRM800K, Math-Shepherd."""
 
 import itertools
 from collections.abc import Sequence
@@ -56,6 +56,44 @@ def load_bbmistake(
     settings = {"test_share": test_share, "skip_bad_records": skip_bad_records, "data_dir": data_dir}
     arguments = {"chat": bool(chat)}
     return published.load_files("bbmistake", "steps", paths, make, arguments=arguments, code=__file__, **settings)
+
+
+def load_processbench(
+    *,
+    path: str,
+    chat: bool = False,
+    test_share: float = 1.0,
+    skip_bad_records: bool = False,
+    data_dir: str = sources.DEFAULT_DATA_DIR,
+) -> sources.Preferences:
+    """ProcessBench (arXiv 2412.06559): steps and the index of the first wrong one (`label`, -1 if none).
+
+    info: generator and final_answer_correct.
+
+    Args:
+      path: a file of it as JSON lines: gsm8k, math, olympiadbench or omnimath.
+      chat: whether prompts are chats instead of texts.
+      test_share: fraction of the prompts in the test split; it is an evaluation, so all of them.
+      skip_bad_records: whether to skip and count bad records instead of refusing them.
+      data_dir: where the prepared dataset is stored.
+
+    Returns:
+      Preferences of kind "steps".
+
+    Raises:
+      readers.DataError: if a record is bad.
+    """
+
+    def make(raw, counts):
+        prompt = published.ask(check_text(need(raw, "problem"), "problem"), chat=chat)
+        label = typed(raw, "label", int)
+        more = {name: raw.get(name) for name in ("generator", "final_answer_correct")}
+        mistake = None if label == -1 else label
+        return [parse("steps", {"prompt": prompt, "steps": need(raw, "steps"), "mistake_index": mistake, **more})]
+
+    settings = {"test_share": test_share, "skip_bad_records": skip_bad_records, "data_dir": data_dir}
+    arguments = {"chat": bool(chat)}
+    return published.load_files("processbench", "steps", [path], make, arguments=arguments, code=__file__, **settings)
 
 
 def load_gsm8k_solutions(

@@ -215,6 +215,28 @@ def rerank_accuracy(scores: Sequence[Sequence[float]], right: Sequence[Sequence[
     return {name: float(np.mean(x)) for name, x in (("chosen", chosen), ("chance", chance), ("oracle", oracle))}
 
 
+def first_error_f1(named: Sequence[int], first_errors: Sequence[int]) -> dict[str, float]:
+    """ProcessBench's F1 (arXiv 2412.06559): the harmonic mean of two accuracies; -1 says that no step is wrong.
+
+    Args:
+      named: the first wrong step that a judge names for each solution, -1 for none.
+      first_errors: the true one.
+
+    Returns:
+      "wrong": accuracy on solutions with an error; "right": on those without; "f1", 0 if both are. A kind of solution
+      that is missing is left out, and f1 with it.
+    """
+    named, first_errors = _same(named, first_errors)
+    sides = {"wrong": first_errors >= 0, "right": first_errors < 0}
+    # Any negative number says none.
+    agrees = np.maximum(named, -1) == np.maximum(first_errors, -1)
+    result = {side: float(agrees[rows].mean()) for side, rows in sides.items() if rows.any()}
+    if len(result) == 2:
+        total = result["wrong"] + result["right"]
+        result["f1"] = 2 * result["wrong"] * result["right"] / total if total else 0.0
+    return result
+
+
 def _level(gold: np.ndarray, proxy: np.ndarray) -> np.ndarray:
     """gold, with its mean over each run of equal (sorted) proxy scores. float [S], [S] -> [S]."""
     _, place, counts = np.unique(proxy, return_inverse=True, return_counts=True)

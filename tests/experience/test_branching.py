@@ -166,3 +166,20 @@ def test_branches_begin_where_the_model_became_less_sure():
     silent = t.Trajectory("p", 0, 0, (spans,), (t.Turn(),) * 3, "done")
     assert branching.by_entropy([silent], 2, None) == [(0, 2), (0, 1)]
     assert branching.by_entropy(found, 3, None, threshold=0.9) == [(0, 2), None, None]  # .5 + .2 * 1.5 / log 2 = .93
+
+
+def test_the_entropy_of_tokens_in_place_of_their_surprise():
+    """The same places as of -log p if the numbers are the same, others if they are not; turns are cut at k tokens."""
+    found = [episode(0, [0.5, 0.6, 2.0]), episode(1, [1.0, 1.5])]
+    numbers = [[np.array([-x]) for x in one] for one in ([-0.5, -0.6, -2.0], [-1.0, -1.5])]
+    for rule, dice in ((branching.by_entropy, None), (branching.drawn_by_entropy, Fixed(*[0.4] * 3))):
+        again = None if dice is None else Fixed(*[0.4] * 3)
+        assert rule(found, 2, dice, measure="entropy", entropies=numbers) == rule(found, 2, again)
+    turned = [[np.array([2.0]), np.array([0.1]), np.array([0.2])], [np.array([0.1, 9.0]), np.array([0.3, 0.3])]]
+    chosen = branching.by_entropy(found, 1, None, measure="entropy", entropies=turned, tokens=1)
+    assert chosen == [(1, 1)]
+    assert branching.by_entropy(found, 1, None, measure="entropy", entropies=turned) == [None]
+    with pytest.raises(ValueError, match="needs the entropies of the episodes"):
+        branching.by_entropy(found, 1, None, measure="entropy")
+    with pytest.raises(ValueError, match="measure='guess' must be"):
+        branching.by_entropy(found, 1, None, measure="guess")

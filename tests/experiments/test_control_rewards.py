@@ -11,7 +11,7 @@ import pytest
 
 from configs.control import preferences, rewards
 from experiments import control_ppo
-from experiments.parts import check_config, control_relabel, control_runs, control_setup
+from experiments.parts import check_config, control_auxiliary, control_relabel, control_runs, control_setup
 from rl_jax.rollout.envs.steps import collect, memoryless, start
 from rl_jax.training import checkpoint
 from tests.control.relabelling.rows import random_rows
@@ -91,6 +91,14 @@ def test_every_word_is_bound_and_has_a_state(word):
     assert relabel.measure is None or all(x.shape == () for x in jax.eval_shape(relabel.measure, after).values())
     first, second = (jax.tree.leaves(jax.eval_shape(relabel.begin, jax.random.key(seed))) for seed in (0, 1))
     assert [x.shape for x in first] == [x.shape for x in second]
+
+
+def test_anchors_are_refused_where_the_updater_does_not_carry_them():
+    config = small("anchored_views")
+    config.algorithm.updater.fn = "make_trpo_update"
+    _, env, agent = relabel_of(config)
+    with pytest.raises(ValueError, match="which only algorithm.updater.fn='make_update' carries"):
+        control_auxiliary.with_auxiliary(config, config.algorithm.auxiliary.to_dict(), agent, env)
 
 
 def test_weights_are_swept_inside_one_program():

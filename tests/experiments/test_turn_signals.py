@@ -5,10 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.parts import play_groups, players, policy, turn_signals
+from experiments.parts import play_groups, players, policy, turn_entropies, turn_signals
 from experiments.parts.setup import make_setup
 from experiments.tools.flat_episodes import Echo, config_of
-from rl_jax.core.types import TokenScores
+from rl_jax.core.types import TokenBatch, TokenScores
 from rl_jax.experience import trajectory as t
 from rl_jax.experience.episodes import Environments, play
 from rl_jax.tokenizers.dialogue import dialogue_of
@@ -97,6 +97,33 @@ def test_values_of_states_are_mean_returns_of_fresh_episodes(run):
     placed = turn_signals.on_last_tokens(rollout.turns.numbers, values)
     assert placed[0][rollout.turns.numbers[0] == 0].tolist()[-1] == np.float32(values[0][0])
     assert not placed[0][rollout.turns.numbers[0] == 0][:-1].any()
+
+
+@pytest.mark.slow
+def test_the_entropies_of_tokens_are_the_models_and_none_are_made_unasked(run):
+    """Against p log p of the logits, over an episode's tokens as one plain row."""
+    setup, _, params, _, played, _ = run
+    assert turn_entropies.reader(setup) is None
+    config = setup.config.copy_and_resolve_references().unlock()
+    config.agent.branching = dict(fn="by_entropy", measure="entropy")
+    found = turn_entropies.reader(setup._replace(config=config))(params, played)
+    one, width = played[0], 64
+    ids = np.concatenate([span.ids for span in one.segments[0]])
+    row = np.zeros((1, width), np.int32)
+    row[0, : len(ids)] = ids
+    ones = jnp.asarray(np.arange(width)[None] < len(ids), jnp.int32)
+    batch = TokenBatch(row, np.arange(width, dtype=np.int32)[None], ones)
+    logits = np.asarray(jax.jit(lambda p, b: setup.model.unembed(p, setup.model.apply(p, b)))(params, batch))[0]
+    probs = np.exp(logits - logits.max(-1, keepdims=True))
+    probs /= probs.sum(-1, keepdims=True)
+    entropy, place, turn = -(probs * np.log(probs)).sum(-1), 0, 0
+    for span in one.segments[0]:
+        if span.kind == "sampled":
+            expected = entropy[place - 1 : place - 1 + len(span.ids)]
+            np.testing.assert_allclose(found[0][turn], expected, rtol=1e-4)
+            turn += 1
+        place += len(span.ids)
+    assert turn == len(one.turns) and [len(x) for x in found] == [len(x.turns) for x in played]
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ from experiments.parts.judges.preferring import win_probability
 from experiments.parts.judges.reward_models import process_reward_model, reward_model
 from experiments.parts.judges.rewriting import rewrites
 from experiments.parts.judges.rules import rules
+from experiments.parts.judges.self_judging import first_wrong_step
 from experiments.parts.judges.spans import spans
 from experiments.parts.judges.stimulus import stimulus
 from experiments.parts.judges.voting import graded_votes
@@ -23,6 +24,7 @@ from experiments.parts.judges.voting import graded_votes
 __all__ = [
     "confidence",
     "evolving",
+    "first_wrong_step",
     "follow_up",
     "graded_votes",
     "likelihood",

@@ -1,0 +1,93 @@
+"""losses/contrastive.py follow and anchored (iSogCLR, arXiv 2305.11965): a second, scalar writing of the recursion."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rl_jax.control import auxiliary
+from rl_jax.losses import contrastive
+from rl_jax.models.agents.features import make_net
+
+RHO, RATE, MOMENTUM, ETA = 0.3, 0.8, 0.9, 0.05
+
+
+def by_hand(scores, s, u, tau, first):
+    """One batch of B anchors with two views each, anchor by anchor: losses [B] and the recursion's new numbers."""
+    size = len(s)
+    losses, new = [], []
+    for i in range(size):
+        averages, slopes, total = [], [], 0.0
+        for row, partner in ((i, size + i), (size + i, i)):
+            others = [scores[row, j] for j in range(2 * size) if j % size != i]
+            powers = [np.exp(h / tau[i]) for h in others]
+            g = np.mean(powers)
+            average = g if first else (1 - RATE) * s[i] + RATE * g
+            weighted = sum(p * h for p, h in zip(powers, others, strict=True)) / (average * len(others))
+            averages.append(average)
+            slopes.append(np.log(average) + RHO - weighted / tau[i])
+            total += weighted - scores[row, partner]
+        slope = np.clip(np.mean(slopes), -3, 3)
+        slope = (1 - MOMENTUM) * u[i] + MOMENTUM * slope
+        new.append((np.mean(averages), slope, np.clip(tau[i] - ETA * slope, 0.05, 1.0)))
+        losses.append(total)
+    return np.array(losses), *np.array(new).T
+
+
+def test_two_batches_are_the_recursion_of_the_paper():
+    rng = np.random.default_rng(0)
+    size, kept = 3, contrastive.new_anchors(5, tau=0.3)
+    s, u, tau = np.zeros(size), np.zeros(size), np.full(size, 0.3)
+    slots = jnp.asarray([4, 0, 2] * 2)
+    negatives = slots[:, None] != slots[None, :]
+    follow = jax.jit(
+        lambda kept, x: contrastive.follow(
+            kept, slots, x, negatives, rho=RHO, rate=RATE, momentum=MOMENTUM, step_size=ETA
+        )
+    )
+    loss = jax.jit(contrastive.anchored)
+    own = np.array([4, 0, 2])
+    for batch in range(2):
+        scores = rng.uniform(-1, 1, (6, 6)).astype(np.float32)
+        losses, s, u, tau = by_hand(scores, s, u, tau, first=batch == 0)
+        kept, used, average = follow(kept, scores)
+        positives = np.array([scores[i, (i + 3) % 6] for i in range(6)])
+        found = np.asarray(loss(scores, positives, negatives, used, average))
+        np.testing.assert_allclose(found[:3] + found[3:], losses, rtol=1e-4)
+        for mine, theirs in ((kept.average, s), (kept.slope, u), (kept.tau, tau)):
+            np.testing.assert_allclose(np.asarray(mine)[own], theirs, rtol=1e-4)
+    assert np.ptp(np.asarray(kept.tau)[own]) > 0.01
+    np.testing.assert_array_equal(kept.seen, [True, False, True, False, True])
+    np.testing.assert_allclose(np.asarray(kept.tau)[[1, 3]], 0.3, rtol=1e-6)
+
+
+def test_an_average_of_this_batch_alone_has_the_exact_gradient():
+    """rate 1: the gradient of tau log mean exp(h / tau) + tau rho, by autodiff of the dual itself."""
+    scores = np.random.default_rng(1).uniform(-1, 1, (1, 4)).astype(np.float32)
+    negatives, tau = jnp.ones((1, 4), bool), jnp.array([0.2])
+    kept = contrastive.new_anchors(1, tau=0.2)
+
+    def loss(scores):
+        average = contrastive.follow(kept, jnp.array([0]), scores, negatives, rho=RHO, rate=1.0)[2]
+        return contrastive.anchored(scores, jnp.zeros(1), negatives, tau, jax.lax.stop_gradient(average))[0]
+
+    slope, dual = jax.jit(
+        lambda x: (jax.grad(loss)(x), jax.grad(lambda x: contrastive.robust_value(x[0], 0.2, RHO))(x))
+    )(scores)
+    np.testing.assert_allclose(slope, dual, rtol=1e-5)
+
+
+def test_rows_of_one_observation_are_one_anchor_and_not_each_others_negatives():
+    slots = jax.jit(lambda x: auxiliary.slots_of(x, 4096, 0.1))(np.eye(12)[[0, 3, 0, 7]])
+    assert slots[0] == slots[2] and len(set(slots.tolist())) == 3
+    made = auxiliary.anchors(width=4, make_net=make_net, slots=64, rows=4)
+    seen = np.eye(12, dtype=np.float32)[[0, 3, 0, 7, 7]]
+
+    @jax.jit
+    def train(key):
+        params, features = made.init(key), lambda x: jnp.tanh(x @ jnp.ones((12, 4)))
+        kept, remembered = made.observe(params, features, seen, key, made.begin())
+        return kept, remembered, *jax.value_and_grad(made.loss)(params, features, seen, None, None, key, remembered)
+
+    kept, remembered, value, slope = train(jax.random.key(0))
+    assert int(kept.seen.sum()) == 3 and remembered["anchors"].shape == (5, 2, 2)
+    assert np.isfinite(value) and any(float(jnp.abs(x).max()) > 0 for x in jax.tree.leaves(slope))
