@@ -156,11 +156,11 @@ def test_the_moments_of_a_reward_model_are_of_its_held_out_responses(monkeypatch
 def test_a_warm_start_is_what_the_sft_ended_with(monkeypatch, tmp_path, init_from, steps, expected):
     config = SimpleNamespace(init_from=init_from, sft=SimpleNamespace(steps=steps))
     monkeypatch.setattr(warm_start, "sft_run", mock.MagicMock())
-    monkeypatch.setattr(warm_start, "fine_tune", lambda setup, loop: True)
+    monkeypatch.setattr(warm_start, "fine_tune", lambda setup, loop, own: True)
     monkeypatch.setattr(warm_start, "load_params", lambda setup, folder: ("loaded", getattr(folder, "name", folder)))
     setup = SimpleNamespace(config=config, init_params=lambda: "random")
     assert warm_start.warm_start(setup, tmp_path, None) == expected
-    monkeypatch.setattr(warm_start, "fine_tune", lambda setup, loop: False)
+    monkeypatch.setattr(warm_start, "fine_tune", lambda setup, loop, own: False)
     assert (warm_start.warm_start(setup, tmp_path, None) is None) == (expected == ("loaded", "sft"))
 
 

@@ -283,15 +283,15 @@ PLANTED = [
     (
         "sft: the settings of the main loop",
         WARM_START,
-        "make_trainer(setup, settings, make_loss(setup)",
-        "make_trainer(setup, config.train, make_loss(setup)",
+        "make_trainer(setup, settings, own.loss_fn",
+        "make_trainer(setup, config.train, own.loss_fn",
         SFT,
     ),
     (
         "sft: a warm start that is not loaded",
         WARM_START,
-        'return load_params(setup, workdir / "sft") if fine_tune(setup, loop) else None',
-        "return setup.init_params() if fine_tune(setup, loop) else None",
+        'return load_params(setup, workdir / "sft") if fine_tune(setup, loop, own) else None',
+        "return setup.init_params() if fine_tune(setup, loop, own) else None",
         f"{PROGRAMS}::test_a_warm_start_is_what_the_sft_ended_with",
     ),
     # --- evaluate ----------------------------------------------------------------------------------------------------

@@ -42,6 +42,7 @@ def padded(rows):
 
 
 def pairs(step):
+    """The input of DPOTrainer."""
     prompts = np.array([prompt for prompt, *_ in step], np.int32)
     (chosen, chosen_mask), (rejected, rejected_mask) = (padded([record[k] for record in step]) for k in (1, 2))
     return dpo_trainer.TrainingInput(
@@ -51,6 +52,7 @@ def pairs(step):
 
 
 def rows(step):
+    """The input of PeftTrainer: the mask has the completions only."""
     prompts = np.array([prompt for prompt, *_ in step], np.int32)
     ids, mask = padded([record[1] for record in step])
     return peft_trainer.TrainingInput(
