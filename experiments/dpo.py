@@ -232,8 +232,9 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
     setup = for_sft(make_setup(config, task), pairs)
     check_batches(setup)
     loop.record(setup)
-    encoder, packer = Encoder(setup, objective.needs()), PreferencePacker(setup)
+    encoder = Encoder(setup, objective.needs())
     arrays, held_out, counts = read(setup, pairs, encoder)
+    packer = PreferencePacker(setup, arrays)
     if (params := warm_start(setup, workdir, loop.stop)) is None:
         return
     reference = jax.tree.map(jnp.copy, params) if needs_reference(config) else None

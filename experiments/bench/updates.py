@@ -10,8 +10,9 @@ reference's forward in each; SFT: 8 rows a step, the loss on completions. Each s
 the same tokens in each step, and pads or packs as its own trainer does.
 
 `step_s` is a side's median over the timed steps of all rounds, in which the sides take turns. `ratio` is a peer's
-step_s over ours. `compile_count` is the number of our compilations after the warm-up. `mfu` is the step's necessary
-FLOPs (each token once, a pair's prompt once, the head on completion tokens, no attention) as a fraction of the
+step_s over ours. `compile_count` is the number of our compilations after the warm-up (of DPO with packing.min_rows set,
+so that ragged steps have one shape; Tunix is given one width for the same reason). `mfu` is the step's necessary FLOPs
+(each token once, a pair's prompt once, the head on completion tokens, no attention) as a fraction of the
 matrix-multiply rate measured in the same run.
 """
 
@@ -89,9 +90,9 @@ def arrays_of(work: dict, records: list) -> dict[str, np.ndarray]:
     return arrays | {"present": np.ones(shape, bool), "rewards": np.zeros(shape, np.float32)}
 
 
-def make_dpo(setup: Setup):
-    """step(arrays) -> None, and the number of compiled programs, of experiments.dpo."""
-    packer, params = PreferencePacker(setup), setup.init_params()
+def make_dpo(setup: Setup, first: dict[str, np.ndarray]):
+    """step(arrays) -> None, and the number of compiled programs, of experiments.dpo. first: arrays of a step."""
+    packer, params = PreferencePacker(setup, first), setup.init_params()
     reference = jax.tree.map(jnp.copy, params)
     programs, state = preference_steps.build(setup, params)
 
@@ -106,7 +107,7 @@ def make_dpo(setup: Setup):
     return step, programs.compile_count
 
 
-def make_sft(setup: Setup):
+def make_sft(setup: Setup, first: dict[str, np.ndarray]):
     """The same of experiments.sft."""
     train_step, state = make_trainer(setup, setup.config.train, warm_start.make_loss(setup), setup.init_params())
 
@@ -121,7 +122,8 @@ def make_sft(setup: Setup):
 
 def run_ours(work: dict) -> dict:
     """Seconds per step with the functions of the programs."""
-    step, count = {"dpo": make_dpo, "sft": make_sft}[work["method"]](make_setup(work))
+    make = {"dpo": make_dpo, "sft": make_sft}[work["method"]]
+    step, count = make(make_setup(work), arrays_of(work, work["records"][0]))
     result = {"name": "ours", "step_s": [], "compile_count": []}
     for records in work["records"]:
         start = time.perf_counter()

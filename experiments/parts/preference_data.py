@@ -270,23 +270,40 @@ def flat(batch: TokenBatch | Packed) -> TokenBatch | Packed:
 
 
 class PreferencePacker:
-    """config.packing for preferences: one copy of a prompt before all of its K responses, or padded rows."""
+    """config.packing for preferences: one copy of a prompt before all of its K responses, or padded rows.
 
-    def __init__(self, setup: Setup):
-        self._packing = Packing(setup)
+    Args:
+      setup: of the run.
+      arrays: of the training records, if they are known. Where a prompt with its responses fills a row of its own
+        better than two of them fill the usual length, as in pairs of full length, rows have that length. The first
+        batch's worth of records decides, in their order in the data: a resumed run decides alike.
+    """
+
+    def __init__(self, setup: Setup, arrays: Arrays | None = None):
+        self._packing, self._row_length = Packing(setup), 0
+        if arrays is not None and self._packing.share_prefix:
+            self._row_length = self._better_length(setup.config.train, arrays)
 
     def __call__(self, batch: PreferenceBatch, micro_batches: int = 1) -> PreferenceBatch:
         """The batch with its rows packed, separately per micro-batch."""
         if self._packing.padded:
             return batch
+        return batch._replace(batch=self._pack(batch, micro_batches, self._row_length))
+
+    def _pack(self, batch: PreferenceBatch, micro_batches: int, row_length: int) -> Packed:
         count, responses, length = batch.completion_mask.shape
         # step.deal gives row i to micro-batch i % M: all responses of prompt i must go there, too.
         order = np.arange(count * responses).reshape(count // micro_batches, micro_batches, responses)
         order = order.swapaxes(1, 2).reshape(-1)
         tokens = TokenBatch(*(np.asarray(x)[order] for x in flat(batch.batch)[:3]))
         mask = np.asarray(batch.completion_mask).reshape(-1, length)[order]
-        # A whole group in a row, if it is shorter than the two padded rows of which the second would stay half empty.
-        width = tokens.tokens.shape[1]
-        group = width + (responses - 1) * length
-        row_length = group if self._packing.share_prefix and group < 2 * width else 0
-        return batch._replace(batch=self._packing.pack(tokens, mask, micro_batches, row_length=row_length))
+        return self._packing.pack(tokens, mask, micro_batches, row_length=row_length)
+
+    def _better_length(self, train, arrays: Arrays) -> int:
+        """The length of a whole group, if the first records then need fewer columns; 0 for the usual one."""
+        _, responses, length = arrays["completion_mask"].shape
+        indices = np.arange(min(train.batch_size, len(arrays["tokens"])))
+        batch = take_rows(arrays, indices, train.batch_size, set())
+        lengths = (0, arrays["tokens"].shape[2] + (responses - 1) * length)
+        usual, group = (self._pack(batch, train.micro_batches, x).rows.tokens.size for x in lengths)
+        return lengths[1] if group < usual else 0

@@ -26,14 +26,27 @@ def test_the_work_is_the_same_at_every_call(method):
     assert max(len(row) for _, *rows in work["records"][0] for row in rows) == 64
 
 
-def test_a_prompt_with_its_two_responses_fills_a_row():
+def packed(shape: str, prompts: int):
+    """(rows as packed with the length that the records suggest, and with the usual one)."""
+    work = updates.make_work("dpo", shape, SIZES, prompts=prompts, steps=1)
+    setup, arrays = updates.make_setup(work), updates.arrays_of(work, work["records"][0])
+    setup.config.packing.min_rows = 1
+    batch = take_rows(arrays, np.arange(prompts), prompts, set())
+    return [PreferencePacker(setup, known)(batch).batch for known in (arrays, None)], work
+
+
+@pytest.mark.parametrize("shape", ["uniform", "long_prompt"])
+def test_a_prompt_with_its_two_responses_fills_a_row(shape):
     """Two padded rows hold one such group, too, and stay empty by a quarter, or by nearly a half for long prompts."""
-    for shape in ("uniform", "long_prompt"):
-        work = updates.make_work("dpo", shape, SIZES, prompts=4, steps=1)
-        setup, arrays = updates.make_setup(work), updates.arrays_of(work, work["records"][0])
-        rows = PreferencePacker(setup)(take_rows(arrays, np.arange(4), 4, set())).batch
-        assert rows.rows.tokens.shape == (1, 4, work["prompt_length"] + 2 * work["completion_length"])
-        assert packing.occupancy(rows) == 1
+    (ours, usual), work = packed(shape, 4)
+    assert ours.rows.tokens.shape == (1, 4, work["prompt_length"] + 2 * work["completion_length"])
+    assert packing.occupancy(ours) == 1 and packing.occupancy(usual) <= 0.75
+
+
+@pytest.mark.parametrize("prompts", [4, 32])
+def test_short_ones_are_packed_as_before_where_that_is_better(prompts):
+    (ours, usual), _ = packed("ragged", prompts)
+    assert packing.occupancy(ours) >= packing.occupancy(usual) > 0.6
 
 
 @pytest.mark.slow

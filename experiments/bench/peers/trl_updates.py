@@ -58,7 +58,7 @@ common = dict(
     per_device_train_batch_size=len(work["records"][0]), gradient_accumulation_steps=1,
     max_length=work["prompt_length"] + work["completion_length"], max_steps=len(work["records"]), learning_rate=1e-5,
     lr_scheduler_type="constant", report_to="none", logging_steps=10**6, save_strategy="no", disable_tqdm=True,
-    dataloader_num_workers=0,
+    dataloader_num_workers=0, train_sampling_strategy="sequential",
 )  # fmt: skip
 ends = []
 
