@@ -234,7 +234,6 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
     loop.record(setup)
     encoder = Encoder(setup, objective.needs())
     arrays, held_out, counts = read(setup, pairs, encoder)
-    packer = PreferencePacker(setup, arrays)
     if (params := warm_start(setup, workdir, loop.stop)) is None:
         return
     reference = jax.tree.map(jnp.copy, params) if needs_reference(config) else None
@@ -242,7 +241,7 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
     arrays, held_out = score_reference(setup, workdir, programs, encoder, reference, (arrays, held_out))
     loop.total = math.ceil(settings.data_epochs * len(arrays["tokens"]) / settings.batch_size) or settings.steps
     batches = pipeline.train_iterator(range(len(arrays["tokens"])), batch_size=settings.batch_size, seed=config.seed)
-    state = state_of(loop.restore(checkpoint_items(state), batches))
+    state, packer = state_of(loop.restore(checkpoint_items(state), batches)), PreferencePacker(setup, arrays)
     with loop:
         first = encoder.batch(arrays, np.array(pipeline.peek(batches)))
         compile_ahead(loop, setup, programs, state, first, packer, reference)
