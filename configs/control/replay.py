@@ -189,7 +189,7 @@ METHODS["hil_serl"] = dict(
     train=dict(actor_every=4),
 )
 # arXiv 2507.07986 (EXPO): a cloned diffusion policy, edits of its actions, the best of both by Q. The demonstrations
-# aim beside the goal; the edits are larger than the published ones (.05 to .3 by task, not confirmed).
+# aim beside the goal; the edits are larger than the .2 of public configs.
 METHODS["expo"] = dict(
     replay=dict(kept=1024),  # of the demonstrator: half of each batch
     network=dict(members=10, layer_norm=True, denoising_steps=10),

@@ -10,7 +10,8 @@ from ml_collections import ConfigDict
 
 
 def get_ablation() -> ConfigDict:
-    """return: of planning, mean over the models; correlation: of the ranks of an arm's likelihood and the return."""
+    """return: of planning, mean over the models; correlation: of the ranks of the likelihood by an arm's weights and
+    of the return, over the models fitted by plain likelihood."""
     return ConfigDict(
         dict(
             paper="arXiv 2002.04523",
@@ -32,7 +33,7 @@ def get_ablation() -> ConfigDict:
                 horizon=8,
                 planner=dict(rounds=3, samples=32, elites=6, std=0.6),
             ),
-            seeds=tuple(range(10)),
+            seeds=tuple(range(100, 110)),  # the settings were chosen by the first seeds
             tried=10,  # worlds, widths, scales, sizes and counts of models; with 1024 rows the arms are alike
             metric="return",
             expected=(

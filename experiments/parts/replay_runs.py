@@ -313,7 +313,7 @@ def make_replay_recorder(config) -> Callable:
             return jnp.concatenate([outputs, jnp.zeros((len(outputs), unused))], axis=1), memory
 
         key = jax.random.fold_in(jax.random.fold_in(train.rng, 2**31 - 2), train.step)
-        memory = first_memory(built.method, jax.random.fold_in(key, 1), 1)
+        memory = first_memory(built.method, jax.random.fold_in(key, 2**31 - 3), 1)  # record_episode has 0 and 1
         options = dict(max_steps=config.eval.max_steps, greedy=config.eval.greedy, memory=memory)
         return record_episode(policy, built.distribution, env, key, **options)
 

@@ -122,6 +122,16 @@ def fitted(
     return descend(lambda params: -likelihood(params, batch, kept), first, adam, updates)
 
 
+def rank_correlation(x: chex.Array, y: chex.Array) -> chex.Array:
+    """Spearman's correlation of x and y, [N] each; equal values share a rank, and nan if all of x or y are equal."""
+
+    def ranks(values: chex.Array) -> chex.Array:
+        first, second = values[:, None], values[None]
+        return jnp.sum(first > second, axis=1) + 0.5 * jnp.sum(first == second, axis=1)
+
+    return jnp.corrcoef(ranks(x), ranks(y))[0, 1]
+
+
 def objective_mismatch(
     seeds: Sequence[int],
     *,
@@ -143,12 +153,11 @@ def objective_mismatch(
     Each seed has `models` data sets, whose rows lie anywhere in |p|, |v| < span, of sizes from rows / 16 to rows; each
     is fitted once per arm. Metrics: return, of CEM with the model in the world, the mean over the models, at least that
     of standing still; correlation, of the ranks, between the log-likelihood that the arm's weights give fresh data and
-    the return, over the models of all arms. Source: arXiv
-    2002.04523.
+    the return, over the models of the first arm in every arm, nan if all returns are one. Source: arXiv 2002.04523.
 
     Args:
       seeds: of the data.
-      arms: name -> scale of the weights' distance; inf: the plain likelihood.
+      arms: name -> scale of the weights' distance; inf, the first: the plain likelihood.
       models: per arm and seed.
       rows: of the largest data set.
       width: of the model's only layer.
@@ -172,30 +181,31 @@ def objective_mismatch(
     draw = functools.partial(drawn, world=world, rows=rows, span=span, noise=noise)
     episode = dict(world=world, start=start, length=length, horizon=horizon, planner=dict(planner))
 
-    def one_model(key, batch, count, weights):
-        params = fit(key, batch, count, weights)
-        found = controlled(lambda states, actions: network(params, states, actions)[0], key, **episode)[2]
+    def one_model(fit_key, plan_key, batch, count, weights):
+        params = fit(fit_key, batch, count, weights)
+        found = controlled(lambda states, actions: network(params, states, actions)[0], plan_key, **episode)[2]
         return params, jnp.maximum(found, length * paid(start))
 
     def study(key):
-        expert_key, test_key, data_key = jax.random.split(key, 3)
+        expert_key, test_key, *own = jax.random.split(key, 5)
         states, actions, best = controlled(world, expert_key, **episode)
         expert = jnp.concatenate([states, actions], axis=1)
 
         def weights_of(batch, scale):
             return dynamics.trajectory_weights(jnp.concatenate(batch[:2], axis=1), expert, scale=scale)
 
-        keys, fresh = jax.random.split(data_key, models), draw(test_key)
-        batches = jax.vmap(draw)(keys)
+        data_keys, fit_keys, plan_keys = (jax.random.split(key, models) for key in own)
+        batches, fresh = jax.vmap(draw)(data_keys), draw(test_key)
         weights = jax.vmap(jax.vmap(weights_of, (0, None)), (None, 0))(batches, scales)
-        params, returns = jax.vmap(jax.vmap(one_model), (None, None, None, 0))(keys, batches, counts, weights)
-        every = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), params)  # those of all arms
+        each = jax.vmap(jax.vmap(one_model), (None, None, None, None, 0))
+        params, returns = each(fit_keys, plan_keys, batches, counts, weights)
+        # Of one arm's models: each arm's are the likelier under its own weights, whatever these say of the return.
+        judged = jax.tree.map(lambda x: x[0], params)
         judges = jax.vmap(weights_of, (None, 0))(fresh, scales)
-        said = jax.vmap(jax.vmap(likelihood, (0, None, None)), (None, None, 0))(every, fresh, judges)
-        numbers = jnp.concatenate([said, returns.reshape(1, -1)])
-        ranks = jnp.argsort(jnp.argsort(numbers, axis=1), axis=1)
+        said = jax.vmap(jax.vmap(likelihood, (0, None, None)), (None, None, 0))(judged, fresh, judges)
+        correlation = jax.vmap(rank_correlation, (0, None))(said, returns[0])
         best = jnp.broadcast_to(best, (len(arms),))
-        return {"return": jnp.mean(returns, axis=1), "correlation": jnp.corrcoef(ranks)[-1, :-1], "best": best}
+        return {"return": jnp.mean(returns, axis=1), "correlation": correlation, "best": best}
 
     found = jax.jit(jax.vmap(study))(seed_keys(seeds))
     values = {arm: per_seed({name: x[:, i] for name, x in found.items()}) for i, arm in enumerate(arms)}

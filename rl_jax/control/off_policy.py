@@ -80,7 +80,8 @@ def make_replay_update(
     def init(key: chex.PRNGKey) -> ReplayState:
         params_key, worlds_key, train_key, warmup_key = jax.random.split(key, 4)
         train = _first(method, optimizers, params_key, train_key)
-        memory_key = jax.random.fold_in(own_key(worlds_key, axis_name), 1)
+        # No environment's number: split(key, B)[b] is fold_in(key, b). envs.starts and envs.objectives have the others.
+        memory_key = jax.random.fold_in(own_key(worlds_key, axis_name), 2**31 - 3)
         memory = first_memory(method, memory_key, env.num_envs)
         worlds = start(env, own_key(worlds_key, axis_name), memory)
         warmup_key, kept_key = jax.random.split(own_key(warmup_key, axis_name))

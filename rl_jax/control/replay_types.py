@@ -25,6 +25,7 @@ class OffPolicy(NamedTuple):
       acting: (params, slow, Worlds [B]) -> (outputs [B, ...], memory), for a method that acts with more than its
         newest params and the observation.
       memory: (key, B) -> the memory at the start, a pytree with B first; () without it.
+      single_steps: whether the losses need the next observation after one step, as a learned model of it does.
     """
 
     init: Callable
@@ -34,6 +35,7 @@ class OffPolicy(NamedTuple):
     slow: tuple[str, ...]
     acting: Callable | None = None
     memory: Callable | None = None
+    single_steps: bool = False
 
 
 class ReplaySettings(NamedTuple):
@@ -143,6 +145,11 @@ def check(settings: ReplaySettings, num_steps: int, method: OffPolicy, *, interv
         raise ValueError(
             f"algorithm.intervention needs demonstrations, replay.kept={settings.kept} above 0, and draws of single "
             f"steps: set algorithm.n_step={settings.steps} to 1"
+        )
+    if method.single_steps and settings.steps != 1:
+        raise ValueError(
+            f"algorithm.n_step={settings.steps}: this method learns a model of the next state, and a draw of several "
+            f"steps has the state after all of them; set it to 1"
         )
     if not max(settings.steps, 1) <= settings.warmup <= settings.slots:
         raise ValueError(

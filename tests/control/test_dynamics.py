@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.stats
 
 from experiments.ablation import cli
 from experiments.studies import mismatch
@@ -39,6 +40,56 @@ def test_cem_finds_the_best_plan_within_the_bounds():
     np.testing.assert_allclose(found, [[0.3], [-0.6], [1.0]], atol=0.05)
     with pytest.raises(ValueError, match="elites=9 must be from 1 to samples=8"):
         dynamics.cem(None, jnp.zeros((3, 1)), jax.random.key(0), rounds=1, samples=8, elites=9, std=1.0)
+
+
+def test_the_rank_correlation_is_spearmans_and_knows_ties():
+    rng = np.random.default_rng(0)
+    said, returns = rng.normal(size=12).astype(np.float32), np.maximum(rng.normal(size=12), 0.3).astype(np.float32)
+    assert (returns == returns.min()).sum() > 3
+    expected = scipy.stats.spearmanr(said, returns).statistic
+    np.testing.assert_allclose(mismatch.rank_correlation(jnp.asarray(said), jnp.asarray(returns)), expected, rtol=1e-5)
+    assert np.isnan(mismatch.rank_correlation(jnp.asarray(said), jnp.zeros(12))), "by index it would be a number"
+
+
+def test_the_correlation_is_of_one_arms_models_and_no_key_is_used_twice(monkeypatch):
+    """Stand-ins: a model is (its weights' share of rows near the origin, a number); the likelihood is the number.
+
+    The return is the number too for the plainly fitted, and falls with it for the others, whose share is larger: over
+    the models of both arms the ranks would not agree.
+    """
+    seen, real = {"draw": [], "fit": [], "plan": []}, mismatch.drawn
+
+    def kept(name, key):
+        jax.debug.callback(lambda data: seen[name].append(tuple(np.asarray(data))), jax.random.key_data(key))
+
+    def drawn(key, **options):
+        kept("draw", key)
+        return real(key, **options)
+
+    def fitted(key, batch, count, weights, **options):
+        kept("fit", key)
+        near = jnp.linalg.norm(batch[0], axis=1) < 1.5
+        return jnp.stack([jnp.sum(weights * near) / jnp.sum(weights), batch[0][0, 0]])
+
+    def controlled(step, key, **options):
+        kept("plan", key)
+        params = step(None, None)
+        value = 0.0 if params is None else 0.3 * jnp.where(params[0] < 0.5, params[1], -params[1])
+        return jnp.zeros((4, 2)), jnp.zeros((4, 1)), value
+
+    for name, stand_in in dict(
+        drawn=drawn, fitted=fitted, controlled=controlled, network=lambda params, states, actions: (params, None),
+        slope_world=lambda states, actions, **options: states, likelihood=lambda params, batch, weights: params[1],
+    ).items():  # fmt: skip
+        monkeypatch.setattr(mismatch, name, stand_in)
+    settings = cli.load("objective_mismatch", smoke=True).settings.to_dict() | dict(models=8)
+    values = mismatch.objective_mismatch((0,), **settings).values
+    jax.effects_barrier()
+    for arm in ("likelihood", "reweighted"):
+        np.testing.assert_allclose(values[arm]["correlation"], 1.0, rtol=1e-5)
+    found = {name: set(drawn) for name, drawn in seen.items()}
+    assert {name: len(drawn) for name, drawn in found.items()} == {"draw": 9, "fit": 8, "plan": 9}, "and test, expert"
+    assert len(set.union(*found.values())) == 26
 
 
 @pytest.mark.slow

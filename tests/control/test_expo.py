@@ -10,6 +10,7 @@ from jax.flatten_util import ravel_pytree
 
 from rl_jax.control import replay_methods as methods
 from rl_jax.control.replay import ReplayBatch
+from rl_jax.control.replay_methods import on_the_fly
 from rl_jax.control.transitions import Transitions
 from rl_jax.losses import value_heads
 from rl_jax.models.agents import diffusion, exploration, value_networks
@@ -108,7 +109,7 @@ def test_the_base_is_cloned_and_the_edit_alone_follows_q():
         log_probs = parts.actor.distribution.log_prob(outputs, stored) - jnp.log(0.3)
         actions = 2.0 * jnp.clip(0.4 + 0.3 * jnp.tanh(stored), -1.0, 1.0)[:, 0]
         q = 5.0 - 0.5 * (jnp.square(actions - 0.5) + jnp.square(actions - 1.1))
-        alpha = own["log_temperature"] * jax.lax.stop_gradient(-log_probs + 0.5)
+        alpha = own["log_temperature"] * jax.lax.stop_gradient(-log_probs - (jnp.log(0.3) - 0.5))
         return jnp.square(0.4 - own["base"]) + 0.2 * log_probs - q + alpha
 
     found, wanted = (
@@ -116,6 +117,34 @@ def test_the_base_is_cloned_and_the_edit_alone_follows_q():
         for loss in (lambda own: method.actor_loss(params | {"actor": own}, params, batch, key)[0], expected)
     )
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5), found, wanted)
+
+
+@pytest.mark.parametrize("beta", [0.05, 0.2, 0.3])
+def test_the_usual_target_entropy_is_between_those_of_a_narrow_and_a_broad_edit(beta):
+    """No edit of [-beta, beta] has more than log 2 beta; a target above that would raise alpha for ever."""
+    parts, key, one = simple_parts(), jax.random.key(0), jnp.ones(64)
+    learned, fixed = (methods.expo(parts, beta=beta, learn_temperature=learn) for learn in (True, False))
+    params, batch = learned.init(key), batch_of(0.0 * one[:, None], 0.0 * one[:, None], one, one)
+
+    def excess(log_std):  # H - target of an edit of mean 0: what log alpha is multiplied by in its loss
+        actor = params["actor"] | {"edit": jnp.float32([0.0, log_std]), "log_temperature": jnp.float32(1.0)}
+        both = [method.actor_loss(params | {"actor": actor}, params, batch, key)[0] for method in (learned, fixed)]
+        return float(jnp.mean(both[0] - both[1]))
+
+    assert excess(-0.2) > 0.0 > excess(-4.0)
+    assert on_the_fly.edit_entropy(3, beta) < 3 * np.log(2 * beta)
+
+
+def test_the_base_and_the_editor_start_from_weights_of_their_own():
+    """split(key)[1] is fold_in(key, 1): a second use of a key shows as equal weights."""
+    keyed = simple_parts()
+    keyed = keyed._replace(
+        actor=keyed.actor._replace(init=lambda key: jax.random.normal(key, (2,))),
+        base=keyed.base._replace(init=lambda key: jax.random.normal(key, (2,))),
+        critic=keyed.critic._replace(init=lambda key: jax.random.normal(key, (2,))),
+    )
+    params = methods.expo(keyed).init(jax.random.key(0))
+    assert len({float(x[0]) for x in (params["critic"], params["actor"]["base"], params["actor"]["edit"])}) == 3
 
 
 @pytest.mark.slow

@@ -1,6 +1,8 @@
 """control/replay_methods/sequences.py (SRL): one action per decision is SAC; the actor's loss is its equation; a plan
 is carried out without looking; and a plan of several actions does what a held action cannot."""
 
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,6 +10,7 @@ import optax
 import pytest
 from jax.flatten_util import ravel_pytree
 
+from rl_jax.control import off_policy, replay_types
 from rl_jax.control import replay_methods as methods
 from rl_jax.control.replay import ReplayBatch
 from rl_jax.control.transitions import Transitions
@@ -100,6 +103,13 @@ class Simple:
         init=lambda key: jnp.float32(0.8), apply=lambda params, seen, actions: params * seen + 0.1 * actions
     )
     parts = methods.ReplayParts(critic, planner, value_heads.scalar(), model=model)
+
+
+def keyed():
+    """Parts whose params are numbers drawn from the key that they are given."""
+    drawn = [x._replace(init=lambda key: jax.random.normal(key, (2,))) for x in (Simple.critic, Simple.planner)]
+    model = Simple.model._replace(init=lambda key: jax.random.normal(key, (2,)))
+    return Simple.parts._replace(critic=drawn[0], actor=drawn[1], model=model)
 
 
 def test_each_action_of_a_plan_is_valued_where_the_slow_model_says_that_it_acts():
@@ -214,3 +224,34 @@ def test_a_plan_of_four_actions_does_what_the_first_of_them_held_cannot():
 def test_refusals():
     with pytest.raises(ValueError, match="length=4 must be 1 or more, and decide_every=2 as many"):
         methods.sequence_sac(Simple.parts, length=4, decide_every=2)
+    settings = replay_types.ReplaySettings(slots=8, warmup=4, batch_size=2, steps=3)
+    with pytest.raises(ValueError, match="algorithm.n_step=3: this method learns a model of the next state"):
+        replay_types.check(settings, 4, methods.sequence_sac(Simple.parts))
+    replay_types.check(settings._replace(steps=1), 4, methods.sequence_sac(Simple.parts))
+
+
+def test_the_planner_and_the_model_start_from_weights_of_their_own():
+    """split(key)[1] is fold_in(key, 1): a second use of a key shows as equal weights."""
+    params = methods.sequence_sac(keyed()).init(jax.random.key(0))
+    drawn = params["actor"]["policy"], params["critic"]["model"], params["critic"]["q"]
+    assert len({float(x[0]) for x in drawn}) == 3
+
+
+def test_the_memory_has_no_key_of_an_environment(monkeypatch):
+    """Environment b starts from split(key, B)[b], which is fold_in(key, b)."""
+    seen = {}
+
+    def start(env, key, memory):
+        seen.update(key=key, memory=memory)
+        raise InterruptedError
+
+    monkeypatch.setattr(off_policy, "start", start)
+    env, adam = SimpleNamespace(num_envs=3), optax.sgd(0.1)
+    settings = replay_types.ReplaySettings(slots=8, warmup=4, batch_size=2)
+    init = off_policy.make_replay_update(
+        methods.sequence_sac(keyed()), None, env, settings, {"critic": adam, "actor": adam}, num_steps=4
+    )[0]
+    with pytest.raises(InterruptedError):
+        init(jax.random.key(0))
+    for own in jax.random.split(seen["key"], 3):
+        assert (jax.random.key_data(jax.random.split(own, 3)) != seen["memory"]["keys"]).any()

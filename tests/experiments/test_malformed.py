@@ -359,6 +359,8 @@ CASES = [
     bad("control_replay", "replay.capacity=100", "replay.capacity=100 must be a multiple of sample.num_envs=8"),
     bad("control_replay", "algorithm.tau=0.0", "algorithm.tau=0.0 must be above 0"),
     bad("control_replay", "algorithm.priority.exponent=-1.0", "algorithm.priority.exponent=-1.0 must be 0 or more"),
+    bad("control_replay", ["--config=configs/control/replay.py:aim,srl,smoke", "algorithm.n_step=3"],
+        "algorithm.n_step=3: this method learns a model"),
     bad("control_replay", "env.name=probes/aim", "the actions of probes/aim are real numbers", "td3 or sac"),
     bad("control_ppo", "spread=vmap", "spread='vmap' must be 'jit' or 'pmap'"),
     bad("control_ppo", "mesh=envs:3", "sample.num_envs=16 do not divide over 3 devices"),

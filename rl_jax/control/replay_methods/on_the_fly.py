@@ -9,7 +9,9 @@
 
 Source: arXiv 2507.07986, read in a public copy of its authors' code (the paper itself was not at hand). Departures: one
 rate for all slow copies (there .005, and .001 for the base); edited actions are clipped here, there the environment
-does that. Not confirmed: N = 8 of the paper; the code's default is 32. An adaptive beta of that code is left out.
+does that; the usual target entropy is -D / 2 for e, thus D (log beta - 1 / 2) for beta e (a choice in copies of that
+code): no beta e in [-beta, beta]^D has more than D log 2 beta, so below beta = .303 none would reach -D / 2, and alpha
+would only rise. N = 8 and beta = .2 stand in the code's public configs. An adaptive beta of that code is left out.
 """
 
 from collections.abc import Callable
@@ -44,7 +46,7 @@ def expo(
       beta: largest edit, in halves of the range; 0: no edits.
       temperature: alpha at the start.
       learn_temperature: whether alpha is moved towards the target entropy.
-      target_entropy: of the scaled edit, in nats; None is -D / 2, as the code has it.
+      target_entropy: of the scaled edit beta e, in nats, at most D log 2 beta; None is D (log beta - 1 / 2).
       subset: random members of which the least counts; 0 is all. 2 of 10 published.
 
     Raises:
@@ -52,8 +54,8 @@ def expo(
     """
     critic, head, editor, base = parts.critic, parts.head, parts.actor, parts.base
     law, size = editor.distribution, base.size
-    wanted = -0.5 * size if target_entropy is None else target_entropy
     edits = not (isinstance(beta, int | float) and beta == 0)
+    wanted = edit_entropy(size, beta) if edits and target_entropy is None else target_entropy
     check_reads("min", subset, critic.members)
     if samples < 1 or (isinstance(beta, int | float) and not 0 <= beta <= 2):
         raise ValueError(f"algorithm.method: samples={samples} must be 1 or more, and beta={beta} from 0 to 2")
@@ -91,9 +93,10 @@ def expo(
         return loss, metrics | soft_metrics(own, -jnp.mean(log_probs))
 
     def init(key: chex.PRNGKey) -> dict[str, Any]:
-        params = init_soft(key, critic, editor, temperature)
+        soft_key, base_key = jax.random.split(key)
+        params = init_soft(soft_key, critic, editor, temperature)
         own = params["actor"]
-        cloned = base.init(jax.random.fold_in(key, 1))
+        cloned = base.init(base_key)
         return params | {"actor": {"base": cloned, "edit": own["policy"], "log_temperature": own["log_temperature"]}}
 
     return OffPolicy(
@@ -105,6 +108,11 @@ def expo(
         acting=_make_acting(fly, base, samples),
         memory=lambda key, rows: jax.random.key_data(jax.random.split(key, rows)),
     )
+
+
+def edit_entropy(size: int, beta) -> chex.Array:
+    """The target entropy of a scaled edit of `size` numbers, D (log beta - 1 / 2), in nats."""
+    return size * (jnp.log(beta) - 0.5)
 
 
 class OnTheFly(NamedTuple):

@@ -103,8 +103,9 @@ def sequence_sac(
         return {"keys": keys, "plan": jnp.zeros((rows, length, 2 * size))}
 
     def init(key: chex.PRNGKey) -> dict[str, Any]:
-        params = init_soft(key, critic, planner, temperature)
-        return params | {"critic": {"q": params["critic"], "model": model.init(jax.random.fold_in(key, 1))}}
+        soft_key, model_key = jax.random.split(key)
+        params = init_soft(soft_key, critic, planner, temperature)
+        return params | {"critic": {"q": params["critic"], "model": model.init(model_key)}}
 
     return OffPolicy(
         init=init,
@@ -114,6 +115,7 @@ def sequence_sac(
         slow=("critic",),
         acting=_make_acting(planner, length, every),
         memory=memory,
+        single_steps=True,
     )
 
 
