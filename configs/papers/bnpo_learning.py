@@ -30,7 +30,7 @@ def get_ablation() -> ConfigDict:
                 dict(metric="learning", increasing=(other, "bnpo"), by=0.0)
                 for other in ("grpo", "reinforce_pp", "reinforce")
             ),
-            tried=1,
+            tried=2,  # ten seeds, then fifty
             smoke=dict(seeds=(0, 1), settings=dict(recipe=dict(steps=3))),
         )
     )

@@ -2,7 +2,8 @@
 
     python -m experiments.ablation contrastive_bonus
 
-The corridor of rdd_exploration. `counts` has the same bonus over the true, one-hot features.
+The corridor of rdd_exploration. `counts` has the same bonus over the true, one-hot features. Undecided: half of the
+ten seeds find the end without a bonus too, and more seeds were not run.
 """
 
 from ml_collections import ConfigDict
@@ -28,7 +29,7 @@ def get_ablation() -> ConfigDict:
                 metrics=dict(found="eval/return"),
                 points=20,
             ),
-            seeds=tuple(range(30)),  # the first ten alone left "none" undecided
+            seeds=tuple(range(10)),
             metric="found",
             expected=(
                 dict(metric="found", increasing=("none", "contrast"), by=0.2),

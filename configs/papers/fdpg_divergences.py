@@ -31,7 +31,7 @@ def get_ablation() -> ConfigDict:
                 dict(metric="reward", increasing=order[::-1], by=0.0),
                 dict(metric="entropy", increasing=order, by=0.0),
             ),
-            tried=1,
+            tried=2,  # 20 seeds, then 80
             smoke=dict(seeds=(0, 1), settings=dict(recipe=dict(steps=3))),
         )
     )

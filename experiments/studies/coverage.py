@@ -1,5 +1,6 @@
 """Data that cover some answers only, and what preference losses do to the others; scored answers of another policy."""
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -108,7 +109,7 @@ def partial_coverage(
             return (optax.apply_updates(theta, updates), state), None
 
         theta = jnp.zeros(features)
-        keys = jax.random.split(jax.random.fold_in(key, 1), steps)
+        keys = jax.random.split(jax.random.fold_in(key, 6), steps)  # 0 to 5 made the bandit
         found = policy(jax.lax.scan(update, (theta, adam.init(theta)), keys)[0][0])
         reward = jnp.sum((jnp.exp(found) - jnp.exp(bandit.ref)) * bandit.rewards)
         return {
@@ -145,7 +146,7 @@ def off_policy_rewards(
 
     Args:
       seeds: of the bandits.
-      arms: name -> slots of rl_jax.dpo.Objective.
+      arms: name -> slots of rl_jax.dpo.Objective, and offset, added to the rewards that this loss reads.
       actions: number of actions.
       pairs: number of pairs.
       skew: of the policy that sampled.
@@ -154,7 +155,7 @@ def off_policy_rewards(
       steps: of the training.
     """
 
-    def train(objective, key):
+    def train(objective, offset, key):
         key_r, key_ref, key_other, key_draw = jax.random.split(key, 4)
         rewards = jax.random.normal(key_r, (actions,))
         ref = jax.nn.log_softmax(0.5 * jax.random.normal(key_ref, (actions,)))
@@ -165,7 +166,8 @@ def off_policy_rewards(
         optimum = jax.nn.log_softmax(ref + rewards / beta)
 
         def loss(logits):
-            return preference_loss(jax.nn.log_softmax(logits)[drawn], ref[drawn], objective, rewards=rewards[drawn])
+            read = rewards[drawn] + offset
+            return preference_loss(jax.nn.log_softmax(logits)[drawn], ref[drawn], objective, rewards=read)
 
         found = jax.nn.log_softmax(descend(loss, ref, optax.adam(learning_rate), steps))
 
@@ -175,7 +177,8 @@ def off_policy_rewards(
         return {"kl": kl(found, optimum), "regret": value(optimum) - value(found)}
 
     values = {}
-    for arm, slots in arms.items():
-        objective = make_objective({"beta": beta, **slots})
-        values[arm] = per_seed(jax.jit(jax.vmap(lambda key, o=objective: train(o, key)))(seed_keys(seeds)))
+    for arm, spec in arms.items():
+        slots = {name: choice for name, choice in spec.items() if name != "offset"}
+        run = functools.partial(train, make_objective({"beta": beta, **slots}), spec.get("offset", 0.0))
+        values[arm] = per_seed(jax.jit(jax.vmap(run))(seed_keys(seeds)))
     return Outcome(values)

@@ -1,5 +1,6 @@
 """Preference optimization in iterations, each with pairs of the policy as it is then."""
 
+import functools
 from collections.abc import Mapping, Sequence
 
 import jax
@@ -41,7 +42,7 @@ def preference_iterations(
 
     Args:
       seeds: of the bandits and pairs.
-      arms: name -> schedule, of rl_jax.selection.reference_policy.
+      arms: name -> schedule, of rl_jax.selection.reference_policy, and slots that replace the common ones.
       slots: of rl_jax.dpo.Objective.
       actions: number of actions.
       pairs: labelled in an iteration.
@@ -49,9 +50,8 @@ def preference_iterations(
       learning_rate: of Adam, which begins anew in each.
       steps: updates of an iteration.
     """
-    objective = make_objective(slots)
 
-    def train(schedule, key):
+    def train(objective, schedule, key):
         key_r, key_ref, key = jax.random.split(key, 3)
         rewards = jax.random.normal(key_r, (actions,))
         logits = first = jax.nn.log_softmax(0.5 * jax.random.normal(key_ref, (actions,)))
@@ -72,8 +72,9 @@ def preference_iterations(
 
     values, regrets = {}, {}
     for arm, spec in arms.items():
-        schedule = bind(spec["schedule"], reference_policy)
-        values[arm] = per_seed(jax.jit(jax.vmap(lambda key, s=schedule: train(s, key)))(seed_keys(seeds)))
+        objective = make_objective({**slots, **spec.get("slots", {})})
+        run = functools.partial(train, objective, bind(spec["schedule"], reference_policy))
+        values[arm] = per_seed(jax.jit(jax.vmap(run))(seed_keys(seeds)))
         numbers = range(1, iterations + 1)
         regrets[arm] = curve(numbers, jnp.stack([values[arm][f"regret_{i}"] for i in numbers], axis=1))
     return Outcome(values, {"regret": regrets})

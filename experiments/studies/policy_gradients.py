@@ -77,6 +77,7 @@ def moments_of(estimate: Callable, exact: chex.Array, keys: chex.Array) -> dict[
         # |mean|^2 exceeds |E g|^2 by the variance of the mean.
         "noise": variance / jnp.maximum(jnp.square(size) - variance / samples, 1e-30),
         "bias": jnp.linalg.norm(mean - exact) / exact_size,
+        "bias_squared": (jnp.sum(jnp.square(mean - exact)) - variance / samples) / jnp.square(exact_size),
     }
 
 
@@ -97,7 +98,8 @@ def gradient_noise(
     A seed is a policy with logits N(0, logit_scale^2) and rewards N(0, 1) per completion, plus `offset` for all, like a
     reward model's. Metrics: alignment, the mean cosine of one estimate with the exact gradient; cosine, that of the
     mean estimate; noise, tr Cov / |E g|^2; bias, |E g - exact| / |exact|, of a finite mean, which adds sqrt(noise /
-    samples) to it; gain, the growth of the expected reward, in standard deviations of a completion's.
+    samples) to it; bias_squared, its square without what the finite mean adds, so that its expectation is that of E g
+    and it may be negative; gain, the growth of the expected reward, in standard deviations of a completion's.
 
     Args:
       seeds: of the policies and rewards.

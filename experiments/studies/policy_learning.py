@@ -32,9 +32,10 @@ def make_answers(
     logit_scale: float,
     right: tuple[float, float],
     sure: bool = True,
+    at_least_one: bool = False,
     fork: Mapping[str, float] | None = None,
 ) -> Answers:
-    """Makes a random initial policy and random right answers; any completion may be right.
+    """Makes a random initial policy and random right answers; any completion may be right, or none, see at_least_one.
 
     Args:
       key: of the seed.
@@ -43,6 +44,7 @@ def make_answers(
       logit_scale: standard deviation of the logits.
       right: range of the fraction of right answers, log-uniform over the prompts.
       sure: whether each completion is always right or always wrong. Otherwise the fraction is the probability of each.
+      at_least_one: makes one completion right, drawn uniformly, where `sure` would leave a prompt without any.
       fork: for a rare first token: its probability, and `right`, the fraction of right answers after it.
     """
     keys = jax.random.split(key, 3)
@@ -55,6 +57,10 @@ def make_answers(
         logits = logits.at[:, 0, -1].set(odds + jax.nn.logsumexp(logits[:, 0, :-1], axis=-1))
         shares = shares.at[:, -(layout.vocab ** (layout.length - 1)) :].set(fork["right"])
     rates = jax.random.bernoulli(keys[2], shares).astype(logits.dtype) if sure else shares
+    if at_least_one:
+        drawn = jax.random.randint(jax.random.fold_in(key, 3), (prompts,), 0, rates.shape[1])  # 0 to 2 are `keys`
+        rescued = jax.nn.one_hot(drawn, rates.shape[1], dtype=rates.dtype)
+        rates = jnp.where(jnp.any(rates > 0, axis=1, keepdims=True), rates, rescued)
     return Answers(logits, rates)
 
 

@@ -304,7 +304,7 @@ def train(
         prompts = rollout.batch.tokens[:, 0]
         named = remembered(memory[0], prompts) if memory else {}
         if recipe.named is not None:
-            named |= recipe.named(jax.random.fold_in(key_data, 1), logits, prompts)
+            named |= recipe.named(jax.random.fold_in(key, 3), logits, prompts)  # 0 to 2 are split off
         batch = rule.assign(choices, rollout, rewards, entropy=before.entropy, **known, **named)
         if memory:
             moved = jnp.mean(jnp.abs(before.log_probs - score(memory[1], rollout.batch, layout).log_probs), axis=1)

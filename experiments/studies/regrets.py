@@ -96,14 +96,15 @@ def preference_models(
         rewards, probs, at, chosen = make_walks(key, **world)
         exact = functools.partial(tabular.advantages, transition_probs=probs, discount=discount, iterations=horizon)
         soft = functools.partial(exact, temperature=temperature)
+        # Keys 0 to 5 made the MDP and its walks.
         judged = exact(rewards) if labels == "regret" else rewards
         mask = jnp.ones(at.shape, bool)
         scores = segments.segment_sums(judged[at, chosen], mask)
-        drawn = segments.labelled_pairs(jax.random.fold_in(key, 1), scores, count=pairs, beta=float("inf"))
+        drawn = segments.labelled_pairs(jax.random.fold_in(key, 6), scores, count=pairs, beta=float("inf"))
         data = segments.SegmentPairs(StepInputs(jax.nn.one_hot(at, states), chosen), mask, drawn)
         loss = functools.partial(reward_learning.table_loss, soft if model == "regret" else lambda table: table)
         optimizer = optax.adam(learning_rate)
-        start = init_state(jnp.zeros((states, actions)), optimizer, jax.random.fold_in(key, 2))
+        start = init_state(jnp.zeros((states, actions)), optimizer, jax.random.fold_in(key, 7))
         learned = segments.make_fit(loss, optimizer, batch_size=64)(start, data, steps)[0].params
 
         def value(table):
