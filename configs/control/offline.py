@@ -5,10 +5,10 @@
 
 Arguments: an environment, `pointmass` (the default), `neorl2` (the same with delay and wind, and data of one middling
 policy), `gridworld`, `cartpole`, `aim`, `matching`; a method, `bc`, `filtered_bc`, `awr`, `iql` (the default), `xql`,
-`dual_chi2`, `dual_tv`, `cql`, for continuous actions `td3_bc`, `a2pr`; decision transformers, `dt`, `mo_dt`; `oppo`;
-what is hidden of the data, `ss_orl` (actions of 90 % of the episodes, filled in by an inverse model), `labelled_only`
-(the same, left out), `preferred` (rewards, learned from pairs of segments); `fqe` (the policy's value by fitted Q, from
-the data alone); `smoke` (seconds, for CI).
+`dual_chi2`, `dual_tv`, `recoil` (imitation, without rewards), `cql`, for continuous actions `td3_bc`, `a2pr`; decision
+transformers, `dt`, `mo_dt`; `oppo`; what is hidden of the data, `ss_orl` (actions of 90 % of the episodes, filled in by
+an inverse model), `labelled_only` (the same, left out), `preferred` (rewards, learned from pairs of segments); `fqe`
+(the policy's value by fitted Q, from the data alone); `smoke` (seconds, for CI).
 """
 
 from configs import common, sweeps
@@ -40,6 +40,18 @@ METHODS = {
     "xql": dict(fn="xql", temperature=1.0, max_clip=7.0, delta=20.0, **_WEIGHTS),
     "dual_chi2": dict(fn="dual", divergence="chi2", lam=0.7, **_WEIGHTS),
     "dual_tv": dict(fn="dual", divergence="tv", lam=0.7, **_WEIGHTS),
+    # arXiv 2302.08560: imitation of the expert's rows, the first source; the code has reward 2 and discount .99.
+    "recoil": dict(
+        fn="recoil",
+        expert=0,
+        reward=0.2,
+        temperature=1.0,
+        max_clip=7.0,
+        beta=3.0,
+        max_weight=100.0,
+        discount=0.9,
+        target_rate=0.02,
+    ),
     "cql": dict(fn="cql", weight=5.0, num_actions=10, entropy_coef=0.1, discount=0.99, target_rate=0.005),
     "td3_bc": dict(fn="td3_bc", **_TD3),
     "a2pr": dict(fn="a2pr", **_TD3),

@@ -140,6 +140,34 @@ def bellman(q: chex.Array, targets: chex.Array, *, delta: float = float("inf")) 
     return jnp.sum(bounded * (2.0 * error - bounded), axis=0)
 
 
+def recoil(q: chex.Array, next_values: chex.Array, going_on: chex.Array, expert: chex.Array, *, discount, reward):
+    """ReCOIL's critics: mean_E (Q - B)^2 / 2 + mean (Q - y)^2 / 2,  B = reward / (1 - discount), summed over critics.
+
+        y = -reward + discount V(s'), and -reward - discount B after the end of the task
+
+    The expert's steps are pulled up to the largest value, and all data follow the Bellman equation of the least reward.
+    With discount .99 and reward 2 these are the constants 200, -2 and -200 of the code. Source: arXiv 2302.08560, read
+    in a public copy of its code, whose batch is a half of mixed data and a half of the expert's; here one of both.
+
+    Args:
+      q: float [K, N], Q(s, a), differentiated.
+      next_values: float [N], of the target network; data.
+      going_on: float [N], 0 where the task ended.
+      expert: float [N], 1 for the expert's steps.
+      discount: gamma, below 1.
+      reward: above 0.
+
+    Returns:
+      float [N], whose mean over the batch is the loss.
+    """
+    chex.assert_shape([next_values, going_on, expert], q.shape[1:])
+    bound = reward / (1.0 - discount)
+    targets = -reward + discount * (going_on * next_values - (1.0 - going_on) * bound)
+    missed = q - jax.lax.stop_gradient(targets)[None]
+    share = expert / jnp.maximum(jnp.mean(expert), 1e-6)
+    return 0.5 * jnp.sum(share[None] * jnp.square(q - bound) + jnp.square(missed), axis=0)
+
+
 def exp_advantage(advantages: chex.Array, *, beta: float = 3.0, max_weight: float = 100.0) -> chex.Array:
     """min(exp(beta A), max_weight), the weight of -log pi(a | s); data, nothing is differentiated.
 

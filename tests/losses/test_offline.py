@@ -173,3 +173,13 @@ def test_the_conservative_term():
     np.testing.assert_allclose(np.asarray(of_candidates).sum(-1), np.ones((2, 4)), rtol=1e-5)
     moved = offline.conservative(*f32(q + 5, candidates + 5))
     np.testing.assert_allclose(moved, offline.conservative(*f32(q, candidates)), rtol=1e-4)
+
+
+def test_recoil_is_its_equation():
+    """The codes' constants: 200 for the expert's steps, -2 + .99 V(s'), and -200 after the end."""
+    q = np.float32([[10.0, -3.0, 50.0], [0.0, 4.0, 190.0]])
+    values, going_on, expert = np.float32([5.0, 7.0, -1.0]), np.float32([1, 0, 1]), np.float32([0, 0, 1])
+    targets = np.array([-2 + 0.99 * 5.0, -2 - 0.99 * 200.0, -2 - 0.99])
+    expected = (0.5 * (q - targets) ** 2).mean(axis=1).sum() + (0.5 * (q[:, 2] - 200.0) ** 2).sum()
+    found = offline.recoil(*map(jnp.asarray, (q, values, going_on, expert)), discount=0.99, reward=2.0)
+    np.testing.assert_allclose(found.mean(), expected, rtol=1e-5)

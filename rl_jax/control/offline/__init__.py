@@ -3,6 +3,7 @@
 A method is a Recipe (recipe.py): a loss of all its networks. A config names one of the functions here as `algorithm`.
 
     bc, filtered_bc, awr, iql, xql, dual     in_sample.py       Q is asked for the data's actions only
+    recoil                                   in_sample.py       imitation of some steps of mixed data, without rewards
     td3_bc, a2pr, cql                        actor_critic.py    the policy's own actions, kept near the data's
     dt, mo_dt                                sequence.py        cloning, given the return that is asked for
     oppo                                     hindsight.py       cloning, given a code that preferences choose
@@ -10,7 +11,7 @@ A method is a Recipe (recipe.py): a loss of all its networks. A config names one
 
 from rl_jax.control.offline.actor_critic import a2pr, cql, td3_bc
 from rl_jax.control.offline.hindsight import oppo
-from rl_jax.control.offline.in_sample import awr, bc, dual, filtered_bc, iql, xql
+from rl_jax.control.offline.in_sample import awr, bc, dual, filtered_bc, iql, recoil, xql
 from rl_jax.control.offline.sequence import dt, mo_dt
 
-__all__ = ["a2pr", "awr", "bc", "cql", "dt", "dual", "filtered_bc", "iql", "mo_dt", "oppo", "td3_bc", "xql"]
+__all__ = ["a2pr", "awr", "bc", "cql", "dt", "dual", "filtered_bc", "iql", "mo_dt", "oppo", "recoil", "td3_bc", "xql"]

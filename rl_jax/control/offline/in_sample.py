@@ -155,6 +155,54 @@ def dual(
     return _in_sample(nets, functools.partial(known[divergence], lam=lam), beta, max_weight, discount, target_rate)
 
 
+def recoil(
+    nets,
+    *,
+    expert: int = 0,
+    reward: float = 2.0,
+    temperature: float = 1.0,
+    max_clip: float = 7.0,
+    beta: float = 3.0,
+    max_weight: float = 100.0,
+    discount: float = 0.99,
+    target_rate: float = 0.005,
+) -> Recipe:
+    """ReCOIL: imitation of some steps of mixed data; no reward is read. Source: arXiv 2302.08560.
+
+    V is that of xql, of all data; see losses.offline.recoil for Q. The gradient penalty of its code is left out.
+
+    Args:
+      nets: OfflineNetworks.
+      expert: number of the data's source that is the expert's.
+      reward: of losses.offline.recoil.
+      temperature: of V's Gumbel regression, in units of Q.
+      max_clip: of its exponent.
+      beta: of the policy's weights, per unit of Q.
+      max_weight: 100 published.
+      discount: gamma.
+      target_rate: of the targets of Q and V.
+    """
+
+    def loss(params, batch: Batch):
+        data, steps, slow = batch.data, batch.data.steps, with_targets(params, batch)
+        encoded, theirs = nets.encode(steps.actions), (data.source == expert).astype(jnp.float32)
+        q_target = jnp.min(nets.q(slow, steps.observations, encoded), axis=0)
+        values, following = nets.value(params, steps.observations), nets.value(slow, steps.next_observations)
+        v_loss = losses.gumbel(values, q_target, beta=temperature, max_clip=max_clip)
+        going_on = 1.0 - steps.terminated.astype(jnp.float32)
+        q = nets.q(params, steps.observations, encoded)
+        q_loss = losses.recoil(q, following, going_on, theirs, discount=discount, reward=reward)
+        weights = losses.exp_advantage(q_target - values, beta=beta, max_weight=max_weight)
+        policy_loss = -weights * _log_probs(nets, params, data)
+        return total(v_loss, q_loss, policy_loss), _shown(v_loss, policy_loss, weights, values) | {
+            "loss/q": mean(q_loss),
+            "q/mean": mean(q_target),
+            "data/expert": mean(theirs),
+        }
+
+    return Recipe(loss, ("policy", "q", "value"), targets=("q", "value"), target_rate=target_rate)
+
+
 def _in_sample(
     nets,
     value_loss: Callable,

@@ -73,6 +73,16 @@ def test_pointmass(word):
     assert (cloned < 65).all() and (found > 65).all() and (found > cloned + 10).all(), (word, found, cloned)
 
 
+def test_recoil_imitates_the_experts_rows_of_mixed_data_and_reads_no_reward():
+    loaded = world("pointmass")[2]
+    none = jax.tree.map(jnp.zeros_like, loaded.data.steps.rewards)
+    blind = loaded._replace(data=loaded.data._replace(steps=loaded.data.steps._replace(rewards=none)))
+    state, metrics = fit_of("pointmass", "recoil", blind)
+    found = normalized("pointmass", state)
+    np.testing.assert_allclose(metrics["data/expert"], 0.15, atol=0.02)  # 3 of 20 rows
+    assert (found > 65).all() and (found > trained("pointmass", "bc") + 10).all(), (found, trained("pointmass", "bc"))
+
+
 def test_a2pr_is_ahead_of_td3_bc():
     """arXiv 2405.19909's order on mixed data, on 3 of 3 seeds."""
     assert (trained("pointmass", "a2pr") > trained("pointmass", "td3_bc")).all()
