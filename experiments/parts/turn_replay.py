@@ -125,7 +125,7 @@ def targets(
 
 
 def train(loop: Any, setup: Setup, programs: Any, learner: Any, key: jax.Array) -> tuple[Any, list[dict]]:
-    """Trains the critics on `critic.replay.batches` batches of earlier turns; nothing without critic.replay.
+    """Trains the critics on `critic.replay.batches` batches of earlier turns; nothing if that is 0.
 
     Args:
       loop: knows the step and the workdir.
@@ -136,10 +136,18 @@ def train(loop: Any, setup: Setup, programs: Any, learner: Any, key: jax.Array) 
 
     Returns:
       (learner, metrics of each update).
+
+    Raises:
+      ValueError: if the run has no episodes.
     """
     config, metrics = setup.config, []
-    if "replay" not in config.critic:
+    if not config.critic.replay.batches:
         return learner, metrics
+    if "agent" not in config:
+        raise ValueError(
+            f"critic.replay.batches={config.critic.replay.batches}: turns are those of config.agent's episodes "
+            "(configs/agents_ppo.py:archer_replay); 0 here"
+        )
     settings, player = config.critic.replay, programs.generate
     pool = transitions(loop.workdir / FOLDER, loop.step, settings.steps, player.replayed)
     size = config.sample.prompts_per_step * config.sample.group_size // config.train.minibatches

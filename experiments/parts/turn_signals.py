@@ -98,7 +98,7 @@ def problems(config, env: Any) -> list[str]:
 
 def _replay_problems(config) -> list[str]:
     """What config.critic.replay (experiments.parts.turn_replay) says that cannot be, one a line."""
-    if "critic" not in config or "replay" not in config.critic:
+    if "critic" not in config or not config.critic.replay.batches:
         return []
     replay, found = config.critic.replay, []
     if not config.agent.record:
@@ -109,7 +109,7 @@ def _replay_problems(config) -> list[str]:
         )
     for name in ("steps", "batches"):
         if replay[name] < 1:
-            found.append(f"critic.replay.{name}={replay[name]!r} must be 1 or more")
+            found.append(f"critic.replay.{name}={replay[name]!r} must be 1 or more (batches=0: no replay)")
     if config.packing.mode != "padded":
         found.append(f"packing.mode={config.packing.mode!r}: replayed rows are 'padded'")
     return found

@@ -1,6 +1,7 @@
 """experiments.parts.turn_replay: ArCHer's replayed turns (2402.19446), by hand; test_agents_ppo.py runs them."""
 
 import io
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow.parquet
@@ -70,6 +71,10 @@ def test_what_replay_cannot_have_is_refused(tmp_path):
     config = tiny(tmp_path, "maze,archer_replay")
     ppo.check_config(config)
     with config.unlocked():
-        config.agent.record, config.critic.replay.batches = False, 0
-    with pytest.raises(ValueError, match="(?s)set agent.record=True.*critic.replay.batches=0 must be 1 or more"):
+        config.agent.record, config.critic.replay.batches = False, -1
+    with pytest.raises(ValueError, match="(?s)set agent.record=True.*critic.replay.batches=-1 must be 1 or more"):
         ppo.check_config(config)
+    with config.unlocked():
+        del config["agent"]
+    with pytest.raises(ValueError, match="critic.replay.batches=-1: turns are those of config.agent's episodes"):
+        turn_replay.train(None, SimpleNamespace(config=config), None, None, None)
