@@ -155,6 +155,27 @@ def test_an_answer_of_a_record_goes_on_with_eos():
     assert found.positions[:, 2:].tolist() == [[1, 2, 3, 4], [2, 3, 4, 5]]
 
 
+def test_the_warm_start_is_minus_the_elbo_of_the_filled_up_answer_per_token():
+    setup = toy("")
+    setup.config.rollout.completion_length, setup.config.denoise.block_length, setup.config.denoise.steps = 3, 3, 3
+    setup.task.tokenizer.eos_id, setup.task.tokenizer.eos_ids = 2, (2,)
+    loss_fn = masked_lm.own(setup).loss_fn
+    tokens = np.array([[1, 4, 2, 0], [1, 5, 5, 2]], np.int32)
+    batch = TokenBatch(tokens, np.arange(8, dtype=np.int32).reshape(2, 4) % 4, (tokens > 0).astype(np.int32))
+    mask = np.array([[True, True, False], [True] * 3])
+
+    @jax.jit
+    def losses(seeds):
+        biased = zeros().at[..., 2].set(jnp.log(5.0) / LENGTH)  # EOS: 5 of 10
+        return [loss_fn(params, (batch, mask, seeds))[0].value() for params in (zeros(), biased)]
+
+    found = np.array([losses(np.array([seed, seed + 50], np.uint32)) for seed in range(50)])
+    np.testing.assert_allclose(found[:, 0], np.log(6.0), rtol=1e-5)  # six tokens without the mask, whatever is masked
+    # EOS is two of the first row's tokens, filled up, and one of the second's.
+    wanted = np.mean([(2 * np.log(2.0) + np.log(10.0)) / 3, (np.log(2.0) + 2 * np.log(10.0)) / 3])
+    assert found[:, 1].mean() == pytest.approx(wanted, abs=0.05)
+
+
 def judged(value: int, size: int = 4) -> Judged:
     """Rows that all hold one number."""
     fill = np.full((size, 2), value)
