@@ -78,4 +78,5 @@ def get_config(arg: str | None = None) -> ConfigDict:
 def _smoke(config: ConfigDict) -> ConfigDict:
     config.model.update(embed_dim=32, num_layers=1, num_heads=2, num_kv_heads=2, head_dim=16, mlp_dim=64)
     config.task.update(digits=1, num_train=60, num_test=20)
+    config.hints.replaced = 2  # of groups of 4
     return common.smoke(config)

@@ -18,6 +18,6 @@ MASKED_DIFFUSION = {
     "hints.high": "Largest share of the chunks in a hint.",
     "hints.min_chunk": "Fewest tokens of a chunk.",
     "hints.max_chunk": "Most tokens of a chunk.",
-    "hints.replaced": "Most rows of a group that are replaced. By right answers with a hint.",
-    "hints.entropy_share": "Share of a hint that is trained on. The most uncertain of its masked positions; 1: all.",
+    "hints.replaced": "Most rows of a group that are replaced, below group_size. By right answers with a hint.",
+    "hints.entropy_share": "Share of a hint that is trained on. The least sure ones of each draw, one at least; 1: all.",
 }

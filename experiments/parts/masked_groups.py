@@ -1,6 +1,7 @@
 """The answers of one step of experiments.masked_diffusion: sampled, judged, with hints where all are wrong."""
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
@@ -67,21 +68,29 @@ class Collector:
         if config.hints.on and hopeless.any():
             rng = np.random.default_rng([config.seed, step])
             given = self._hints(judged.records, hopeless, rng)
-            again = self._sample(records, params, jax.random.fold_in(key, 1), given, clock)
-            success = feedback_of([again], group_size).success.reshape(-1)
+            # The rows sample from fold_in(key, i): this is the first number that no row has.
+            again = self._sample(records, params, jax.random.fold_in(key, len(given)), given, clock, hopeless)
+            wrong, success = np.flatnonzero(np.repeat(hopeless, group_size)), np.zeros(len(given), np.float32)
+            success[wrong] = feedback_of([again], group_size).success.reshape(-1)
             pairs = inpainting.replacements(success, hopeless, group_size, config.hints.replaced, rng)
-            if pairs:
-                rows, sources = (list(x) for x in zip(*pairs, strict=True))
-                judged = replaced(judged, again, rows, sources)
-                hinted[rows] = given[sources] != self._setup.task.tokenizer.mask_id
+            rows, sources = ([pair[side] for pair in pairs] for side in (0, 1))
+            judged = replaced(judged, again, rows, np.searchsorted(wrong, sources))
+            hinted[rows] = given[sources] != self._setup.task.tokenizer.mask_id
             rescued = len({row // group_size for row, _ in pairs})
             metrics |= {"hints/rescued": rescued / hopeless.sum(), "hints/rows": len(pairs) / len(hinted)}
         return Answers(judged, hinted, metrics | metrics_of(judged, group_size))
 
-    def _sample(self, records, params, key, given: np.ndarray, clock: Clock) -> Judged:
+    def _sample(
+        self, records, params, key, given: np.ndarray, clock: Clock, wanted: np.ndarray | None = None
+    ) -> Judged:
+        """Answers to all records, of which those to the wanted ones (bool [B / G]; None: all) are judged."""
         prompts = to_mesh(self._setup, encode_prompts(self._setup, records))
         rollout = self._generate(params, *prompts, key, to_mesh(self._setup, given))
         clock.lap("rollout_s", rollout)
+        if wanted is not None:
+            rows = np.repeat(wanted, self._setup.config.sample.group_size)
+            rollout = jax.tree.map(lambda x: np.asarray(x)[rows], rollout)
+            records = list(itertools.compress(records, wanted))
         judged = judge(self._setup, self._score, rollout, records)
         clock.lap("reward_s")
         return judged
@@ -110,12 +119,12 @@ class Collector:
         return result
 
 
-def replaced(judged: Judged, by: Judged, rows: list[int], sources: list[int]) -> Judged:
-    """`judged` with the given rows, their texts and rewards, from `by`. Both have the same columns."""
+def replaced(judged: Judged, by: Judged, rows: Sequence[int], sources: Sequence[int]) -> Judged:
+    """`judged` with the given rows, their texts and rewards, from the rows `sources` of `by`. Both count as judged."""
 
     def put(old, new):
         old = np.array(old)
-        old[rows] = np.asarray(new)[sources]
+        old[np.array(rows, int)] = np.asarray(new)[np.array(sources, int)]
         return old
 
     completions = list(judged.completions)

@@ -31,6 +31,13 @@ def check(config: ConfigDict) -> None:
             )
     if config.model.lora.rank or config.sft.loss.fn:
         raise ValueError("model.lora.rank must be 0 and sft.loss.fn empty: masked diffusion has neither")
+    if config.rollout.stop_strings:
+        raise ValueError(
+            f"rollout.stop_strings={tuple(config.rollout.stop_strings)!r} must be (): every token of an answer sees "
+            "those after the stop, which would be scored as padding; EOS ends an answer (eval.stop_strings are free)"
+        )
+    if config.sample.memory.last:
+        raise ValueError("sample.memory.last=True must be False: masked diffusion does not score earlier answers again")
     if config.rollout.mesh:
         raise ValueError(f"rollout.mesh={config.rollout.mesh!r} must be empty: masked diffusion samples on config.mesh")
     length, algorithm = config.rollout.completion_length, config.algorithm
@@ -48,6 +55,11 @@ def check(config: ConfigDict) -> None:
         raise ValueError(
             f"hints.low={hints.low} and min_chunk={hints.min_chunk} must be at most high={hints.high} and "
             f"max_chunk={hints.max_chunk}"
+        )
+    if hints.on and hints.replaced >= (size := config.sample.group_size):
+        raise ValueError(
+            f"hints.replaced={hints.replaced} must be below sample.group_size={size}: a group of right answers only "
+            "has no signal"
         )
 
 

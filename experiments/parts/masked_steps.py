@@ -22,6 +22,7 @@ from rl_jax.losses.masked_diffusion import draw_masks, elbo_ratio, elbo_terms, k
 from rl_jax.losses.policy import clipped_surrogate
 from rl_jax.training import sharding
 from rl_jax.training.masked_scoring import corrupted, make_masked_score
+from rl_jax.training.scoring import in_micro_batches
 from rl_jax.training.step import TrainState
 
 
@@ -57,10 +58,14 @@ class Programs(NamedTuple):
 
 
 def make_prepare(setup: Setup) -> Callable:
-    """The function `prepare` of Programs, not compiled: credit, masks, and the old policy's scores, draw by draw."""
+    """The function `prepare` of Programs, not compiled: credit, masks, and the old policy's scores.
+
+    They are taken in as many parts as the updates of an epoch have micro-batches, so that a forward has as many rows.
+    """
     config, mask_id = setup.config, setup.task.tokenizer.mask_id
     algorithm, share = config.algorithm, config.hints.entropy_share
-    score = make_masked_score(setup.model, mask_id=mask_id)
+    parts = config.train.minibatches * config.train.micro_batches
+    score = in_micro_batches(make_masked_score(setup.model, mask_id=mask_id), parts)
     advantage = bind(algorithm.advantage.to_dict(), advantages, group_size=config.sample.group_size)
     how = "all" if algorithm.objective == "diffu_grpo" else algorithm.masking
 
@@ -69,12 +74,8 @@ def make_prepare(setup: Setup) -> Callable:
         count, length = completion_mask.shape
         masked, weights = draw_masks(jax.random.split(mask_key, count), algorithm.samples, length, how=how)
         batch = mask_prompts(batch, length, mask_id, algorithm.prompt_masking, prompt_key)
-
-        def of_draw(mask):
-            scores = score(params, corrupted(batch, mask[:, None], mask_id))
-            return scores.log_probs, scores.entropy
-
-        log_probs, entropy = (jnp.moveaxis(x, 0, 1) for x in jax.lax.map(of_draw, jnp.moveaxis(masked, 1, 0)))
+        scores = score(params, corrupted(batch, masked, mask_id))
+        log_probs, entropy = (x.reshape(masked.shape) for x in (scores.log_probs, scores.entropy))
         inside = masked & hinted[:, None]
         counted = (masked & ~inside) | keep_uncertain(entropy, inside, share)
         metrics = {

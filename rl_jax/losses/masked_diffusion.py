@@ -25,11 +25,11 @@ def draw_masks(keys: chex.Array, num_samples: int, length: int, *, how: str = "c
 
         count    n of the C positions, n uniform on 1..C, w = C / n. The M draws of a row take n at equal distances from
                  one uniform draw (as LLaDA's code does), which leaves each one's distribution as it is.
-        uniform  each position with probability t, t uniform on (0, 1], w = 1 / t
+        uniform  each position with probability t, t uniform on [1e-3, 1], w = 1 / t: the weight is bounded
         all      every position, w = 1: the mean-field estimate of d1 (arXiv 2504.12216), no bound
 
-    count and uniform have the same expectation for each set of positions; count has less variance. Row i depends on
-    key i only.
+    count and uniform have the same expectation for each set of positions (but for t < 1e-3); count has less variance.
+    Row i depends on key i only.
 
     Args:
       keys: typed keys [N].

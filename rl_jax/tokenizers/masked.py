@@ -20,6 +20,8 @@ class WithMask:
         self.vocab_size = tokenizer.vocab_size + 1
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # copy and pickle ask an object that has no _tokenizer yet
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self._tokenizer, name)
 
     def decode(self, ids: Sequence[int], **options) -> str:

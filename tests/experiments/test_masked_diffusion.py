@@ -3,6 +3,7 @@
 import json
 import types
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,6 +16,7 @@ from experiments.parts import masked_groups, masked_lm, masked_steps
 from experiments.parts.judging import Judged
 from rl_jax.core.types import Model, Rollout, TokenBatch
 from rl_jax.rewards.pool import RewardResult
+from rl_jax.rollout.lm.engine import fold_rows
 from rl_jax.rollout.lm.masked import make_masked_generate
 from rl_jax.training import checkpoint
 from rl_jax.training.step import init_state, make_gradient, make_train_step
@@ -23,6 +25,7 @@ from tests.experiments.small import StopAfter, kept_signals  # noqa: F401  a fix
 
 LENGTH, VOCAB, MASK = 3, 7, 6
 TARGET = jnp.array([3, 4, 5])
+SGD = optax.sgd(1.0)
 PROMPTS = jnp.ones((2, 1), jnp.int32), jnp.ones((2, 1), bool)
 
 
@@ -113,6 +116,44 @@ def test_bgpo_has_the_gradient_of_the_elbo_on_policy_and_a_row_per_draw(answers)
     assert np.abs(bgpo).max() > 1e-3
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("words", ["", "elbo", "diffu_grpo"])
+def test_micro_batches_change_no_score_and_no_update(words, answers):
+    params, arrays = answers
+    setups = [toy(words), toy(words)]
+    for setup, count in zip(setups, (1, 4), strict=True):
+        setup.config.train.update(minibatches=1, micro_batches=count)
+        setup.config.algorithm.samples = min(2, setup.config.algorithm.samples)
+
+    @jax.jit
+    def updated(params, arrays, key):
+        found = []
+        for setup in setups:
+            rows, metrics = masked_steps.make_prepare(setup)(params, *arrays, key)
+            # Another policy than the one that was scored: the ratios are not 1.
+            state = init_state(0.9 * params, SGD, key)
+            count = setup.config.train.micro_batches
+            step = make_train_step(masked_steps.make_loss(setup), SGD, num_micro_batches=count)
+            found.append((rows, metrics, step(state, rows)[0].params - state.params))
+        return found
+
+    (rows, metrics, whole), (of_parts, metrics_of_parts, in_parts) = updated(params, arrays, jax.random.key(5))
+    chex.assert_trees_all_close((of_parts, metrics_of_parts), (rows, metrics), atol=1e-6)
+    np.testing.assert_allclose(in_parts, whole, atol=1e-6)
+    assert np.abs(whole).max() > 1e-3
+
+
+@pytest.mark.parametrize("words", ["", "elbo", "diffu_grpo"])
+def test_the_old_policy_is_scored_in_forwards_of_the_size_of_the_updates(words, answers):
+    params, arrays = answers
+    setup, rows = toy(words), []  # 2 minibatches of 4 micro-batches
+    setup.model = TOY._replace(
+        apply=lambda params, batch: rows.append(len(batch.tokens)) or read_answers(params, batch)
+    )
+    jax.eval_shape(masked_steps.make_prepare(setup), params, *arrays, jax.random.key(5))
+    assert rows == [16 * setup.config.algorithm.samples // 8]
+
+
 def test_hints_are_trained_on_only_where_the_old_policy_was_uncertain(answers):
     params, arrays = answers
     setup = toy("diffu_grpo,igpo")  # every token is masked, once
@@ -192,12 +233,71 @@ def test_replaced_rows_bring_their_tokens_texts_and_rewards():
     assert found.rollout.batch.tokens[:, 0].tolist() == [1, 0, 1, 0]
 
 
+def test_the_hinted_answers_have_keys_of_their_own_and_only_those_of_hopeless_groups_are_judged(monkeypatch):
+    setup = toy("igpo,smoke")
+    setup.config.sample.group_size, setup.config.hints.replaced, keys = 2, 1, []
+    setup.config.rollout.completion_length = 2
+    setup.config.hints.update(low=1.0, high=1.0)
+    tokenizer = types.SimpleNamespace(mask_id=MASK, pad_id=0, eos_ids=(), decode=lambda ids: "".join(map(str, ids)))
+    tokenizer.encode_continuation = lambda text, eos: [int(text), int(text)]
+    setup.task.tokenizer = tokenizer
+
+    def generate(params, key, given):
+        keys.append(key)
+        tokens = np.where(given == MASK, 4, given).astype(np.int32)
+        whole = np.ones((4, 2), bool)
+        return judged(0).rollout._replace(batch=TokenBatch(tokens, tokens, tokens), completion_mask=whole)
+
+    def score(rows):  # the first of each group cannot be scored
+        right = np.array([text == r["completion"] * 2 for text, r in zip(rows.completions, rows.records, strict=True)])
+        failed = np.arange(len(right)) % 2 == 0
+        rewards = np.where(failed, 0, right).astype(np.float32)
+        return RewardResult(rewards, {"correct": rewards}, len(right) // 2, len(right), None, failed)
+
+    records = [
+        {"prompt": "p", "info": "{}", "index": i, "id": str(i), "completion": text} for i, text in enumerate("45")
+    ]
+    monkeypatch.setattr(masked_groups, "jit_sampler", lambda setup: generate)
+    monkeypatch.setattr(masked_groups, "next", lambda prompts: records, raising=False)
+    monkeypatch.setattr(masked_groups, "encode_prompts", lambda setup, records: ())
+    monkeypatch.setattr(masked_groups, "to_mesh", lambda setup, x: x)
+    setup.config.reward.all_failed = "count"
+    prompts = types.SimpleNamespace(feedback=lambda seen: None, metrics=dict)
+    clock = types.SimpleNamespace(lap=lambda *args: None)
+    answers = masked_groups.Collector(setup, score, prompts)(None, jax.random.key(0), 1, clock)
+    # Group 0 is right without a hint; in group 1 the second hinted answer replaces the first.
+    assert answers.judged.completions == ["44", "44", "55", "44"]
+    assert answers.judged.result.rewards.tolist() == [0, 1, 1, 0] and answers.metrics["hints/rescued"] == 1.0
+    assert answers.hinted.tolist() == [[False] * 2, [False] * 2, [True] * 2, [False] * 2]
+    of_rows = jax.random.key_data(fold_rows(keys[0], 4)).tolist()
+    assert jax.random.key_data(keys[1]).tolist() not in of_rows and len(keys) == 2
+    # Of 4 rows 2 were too late and 4 failed; of the 2 hinted rows of the hopeless group 1 and 2.
+    assert (answers.metrics["reward/timeouts"], answers.metrics["reward/errors"]) == (3, 6)
+
+
+@pytest.mark.parametrize(
+    ("words", "fields", "said"),
+    [
+        ("smoke", {"rollout.stop_strings": ("\n",)}, r"rollout.stop_strings=\('\\n',\) must be \(\)"),
+        ("smoke", {"sample.memory.last": True}, "sample.memory.last=True must be False"),
+        ("igpo,smoke", {"hints.replaced": 4}, "hints.replaced=4 must be below sample.group_size=4"),
+    ],
+)
+def test_what_has_no_meaning_here_is_refused(words, fields, said):
+    config = configs.get_config(words)
+    config.eval.stop_strings = ("\n",)  # only texts of evaluations are cut
+    masked_lm.check(config)
+    config.update_from_flattened_dict(fields)
+    with pytest.raises(ValueError, match=said):
+        masked_lm.check(config)
+
+
 def small(tmp_path, words="igpo,smoke"):
     config = configs.get_config(words)
     config.model.update(embed_dim=8, head_dim=4, mlp_dim=8)
     config.task.data_dir = str(tmp_path / "data")
     config.sft.update(steps=2, eval_every=2, batch_size=8)
-    config.train.update(steps=2, minibatches=1, micro_batches=1)
+    config.train.update(steps=2, minibatches=1, micro_batches=2)
     config.eval.update(every=1)
     config.checkpoint.every = 1
     # Every chunk of the reference is shown: the hinted answer is right, whatever the model writes behind its EOS.
@@ -207,11 +307,15 @@ def small(tmp_path, words="igpo,smoke"):
     return config
 
 
+def metrics_of(workdir) -> list[dict]:
+    return [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+
+
 @pytest.mark.usefixtures("kept_signals")
 @pytest.mark.slow
 def test_a_run_rescues_groups_that_are_all_wrong_and_resumes_bit_for_bit(tmp_path, monkeypatch):
     masked_diffusion.run(small(tmp_path), tmp_path / "whole")
-    rows = [json.loads(line) for line in (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()]
+    rows = metrics_of(tmp_path / "whole")
     assert [row["step"] for row in rows] == [0, 1, 2] and (tmp_path / "whole" / "sft" / "final.json").exists()
     for row in rows[1:]:
         wrong = row["group/all_wrong"]
@@ -226,6 +330,15 @@ def test_a_run_rescues_groups_that_are_all_wrong_and_resumes_bit_for_bit(tmp_pat
     masked_diffusion.run(small(tmp_path), tmp_path / "halves")
     for name in ("metrics.jsonl", "final.json"):
         assert (tmp_path / "halves" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    # The other objectives from the same warm start, two updates per step.
+    for words in ("elbo,igpo,smoke", "diffu_grpo,igpo,smoke"):
+        config = small(tmp_path, words)
+        config.init_from, config.algorithm.prompt_masking = str(tmp_path / "whole" / "sft"), 0.15 * ("diffu" in words)
+        config.train.update(steps=1, minibatches=2)
+        masked_diffusion.run(config, tmp_path / words)
+        start, row = metrics_of(tmp_path / words)
+        assert np.isfinite(row["loss"]) and row["grad_norm"] > 0.0 and row["hints/rescued"] == 1.0
+        assert start["eval/pass@1"] == rows[0]["eval/pass@1"] and row["ratio/mean"] == pytest.approx(1.0, abs=0.2)
 
 
 @pytest.mark.usefixtures("kept_signals")

@@ -1,6 +1,8 @@
 """The bidirectional transformer, the sampler that fills in masks, and the Score of masked tokens."""
 
+import copy
 import functools
+import pickle
 
 import jax
 import numpy as np
@@ -158,3 +160,7 @@ def test_the_mask_is_one_more_token_of_no_text():
     assert tokenizer.token_text(5) == "<mask>" and tokenizer.token_text(3) == "a"
     with pytest.raises(ValueError):
         tokenizer.decode([6])
+    for same in (copy.copy(tokenizer), copy.deepcopy(tokenizer), pickle.loads(pickle.dumps(tokenizer))):
+        assert same.mask_id == 5 and same.decode([3, 5, 4]) == "ab"
+    with pytest.raises(AttributeError, match="'WithMask' object has no attribute '_secret'"):
+        tokenizer._secret  # noqa: B018
