@@ -149,8 +149,7 @@ MODEL = {
     'shortened; "drop_oldest": the oldest turns go.',
     "agent.on_rewrite": 'If a chat template writes earlier turns anew: "keep" the ids as they are, or "refuse".',
     "agent.train_observations": "Train on the environment's tokens as well. A mistake, to show its harm.",
-    "agent.branching": "Where episodes branch (experience.branching): at_random, by_entropy, drawn_by_entropy. "
-    '"": nowhere.',
+    "agent.branching": 'Where episodes branch (experience.branching): at_random, by_entropy, ... "": nowhere.',
     "agent.roots": "With agent.branching: episodes of a group that begin at the prompt.",
     "agent.rounds": "With agent.branching: rounds in which the group's other episodes begin.",
     "agent.state_rollouts": "Fresh episodes from each state, for credit that asks for state_values. 0: none.",
@@ -288,6 +287,7 @@ POLICY = {
     "critic.bootstrap_truncated": "Bootstrap truncated completions with the critic's value. False: with 0.",
     "critic.epochs": "Passes of a separate critic over a step's rows, all but one before the policy's updates.",
     "critic.target_rate": "Share by which the slow copy of critics of turns (archer_td) follows them per step.",
+    **_under("critic.replay", dict(steps="Steps whose turns are replayed.", batches="Of replayed turns, per step.")),
     "critic.loss": "Value loss per token (rl_jax.losses.value).",
     **_under("critic.support algorithm.support", SUPPORT),
     "critic.value_coef": "Weight of the value loss if the trunk is shared.",

@@ -29,6 +29,7 @@ from experiments.parts import (
     references,
     schedules,
     trackers,
+    turn_replay,
     turn_signals,
 )
 from experiments.parts import policy as policy_parts
@@ -298,9 +299,8 @@ def step_metrics(config, collected: Collected, source, state: TrainState, update
         for name in ("ratio/max_dev", "ratio/first_max_dev", "sampler/gap_max", "sampler/ess"):
             del metrics[name]
     for name in critic_updates[0]:
-        mean = sum(float(update[name]) for update in critic_updates) / len(critic_updates)
-        if name == "nonfinite/skipped":
-            mean = float(critic_updates[-1][name])  # a running count
+        found = [float(update[name]) for update in critic_updates]
+        mean = found[-1] if name == "nonfinite/skipped" else sum(found) / len(found)  # a running count
         metrics[name if name.startswith("value/") else f"critic/{name}"] = mean
     metrics.pop("critic/loss", None)  # the same as value/loss
     return metrics
@@ -431,8 +431,8 @@ def update(
     Returns:
       (learner, metrics of the policy's updates, metrics of the critic's updates, metrics of the packing).
     """
-    updates, critic_updates, settings = [], [], setup.config.critic
-    only_critic = loop.step <= settings.warmup_steps
+    updates, settings, only_critic = [], setup.config.critic, loop.step <= setup.config.critic.warmup_steps
+    learner, critic_updates = turn_replay.train(loop, setup, programs, learner, key)
     batch = pretraining.attach(setup, batch, loop.step)
     alike = packer.padded or settings.shared or settings.micro_batches == setup.config.train.micro_batches
     for extra in range(1, settings.epochs):

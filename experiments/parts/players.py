@@ -17,7 +17,7 @@ from rl_jax.core.types import Params
 from rl_jax.envs import text
 from rl_jax.envs.text.world import World
 from rl_jax.experience.branching import Moments
-from rl_jax.experience.episode import OVERFLOW, Ask, Limits
+from rl_jax.experience.episode import OVERFLOW, Ask, Draw, Limits
 from rl_jax.experience.episodes import Environments, play
 from rl_jax.experience.partners import PARTNER
 from rl_jax.experience.trajectory import Trajectory
@@ -188,6 +188,7 @@ class Player:
         self._params = Merging(setup, lambda params: params)
         self._choose, self._moments, self._seeds = turn_signals.chooser(config), None, []
         self._entropies = turn_entropies.reader(setup)
+        self.replayed: dict[int, list] = {}  # turns of earlier steps, as read (turn_replay)
         self._leader = self  # whose `older` counts: evaluations with a rule of their own have the run's partners
 
     def play(
@@ -284,6 +285,24 @@ class Player:
             None if t.status == "error" else str(self.envs.get(t.group * size + t.sample).right_answer())
             for t in trajectories
         ]
+
+    def speak(self, params: Params, draws: Sequence[Draw], key: jax.Array) -> list[np.ndarray]:
+        """One turn of the policy for each of `draws`, whose numbers are 0, 1, ..., without an environment. int32 [n].
+
+        Args:
+          params: of the policy.
+          draws: what was said so far, and the most tokens.
+          key: of what is sampled.
+        """
+        params, found = self._params(params), {}
+        sampler = EngineSampler(self._engine, params, key)
+        try:
+            sampler.submit(draws)
+            while len(found) < len(draws):
+                found |= {turn.number: turn.tokens for turn in sampler.step()}
+        finally:
+            sampler.close()
+        return [found[number] for number in range(len(draws))]
 
     def _run(
         self, params: Params, asks: Sequence[Ask], key: jax.Array, kept: Moments | None, *, keep: bool = True

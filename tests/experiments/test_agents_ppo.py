@@ -254,7 +254,8 @@ def test_archers_policy_has_the_advantage_of_its_turn_on_each_token():
 @pytest.mark.slow
 @pytest.mark.usefixtures("kept_signals")
 def test_archer_trains_and_its_slow_copy_resumes_to_the_bit(tmp_path, monkeypatch):
-    config = tiny(tmp_path, "maze,archer", record=True)
+    """With replay, whose turns and fresh actions are drawn again after a resume."""
+    config = tiny(tmp_path, "maze,archer_replay", record=True)
     with config.unlocked():
         config.critic.update(epochs=2, target_rate=0.5)
     updates, followed = [], []
