@@ -20,7 +20,7 @@ def get_ablation() -> ConfigDict:
             study="objective_mismatch",
             settings=dict(
                 arms=dict(likelihood=float("inf"), reweighted=0.5),
-                models=8,
+                models=16,
                 rows=512,
                 width=12,
                 updates=400,
@@ -33,7 +33,7 @@ def get_ablation() -> ConfigDict:
                 planner=dict(rounds=3, samples=32, elites=6, std=0.6),
             ),
             seeds=tuple(range(10)),
-            tried=9,  # worlds, widths, scales and sizes, with 3 seeds; with 1024 rows the arms' returns are alike
+            tried=10,  # worlds, widths, scales, sizes and counts of models; with 1024 rows the arms are alike
             metric="return",
             expected=(
                 dict(metric="correlation", arm="likelihood", at_most=0.8),

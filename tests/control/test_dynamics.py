@@ -33,7 +33,7 @@ def test_weights_fall_with_the_distance_and_without_a_scale_are_the_plain_likeli
 def test_cem_finds_the_best_plan_within_the_bounds():
     goal = jnp.array([[0.3], [-0.6], [1.7]])
     found = dynamics.cem(
-        lambda plans: -jnp.sum(jnp.square(plans - goal), axis=(1, 2)), jnp.zeros((3, 1)), jax.random.key(0),
+        lambda plans: -jnp.sum(jnp.square(plans - goal[None]), axis=(1, 2)), jnp.zeros((3, 1)), jax.random.key(0),
         rounds=12, samples=64, elites=8, std=0.8,
     )  # fmt: skip
     np.testing.assert_allclose(found, [[0.3], [-0.6], [1.0]], atol=0.05)
