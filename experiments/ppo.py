@@ -432,8 +432,8 @@ def update(
       (learner, metrics of the policy's updates, metrics of the critic's updates, metrics of the packing).
     """
     updates, settings, only_critic = [], setup.config.critic, loop.step <= setup.config.critic.warmup_steps
-    learner, critic_updates = turn_replay.train(loop, setup, programs, learner, key)
     batch = pretraining.attach(setup, batch, loop.step)
+    learner, critic_updates = turn_replay.train(loop, setup, programs, learner, batch, key)
     alike = packer.padded or settings.shared or settings.micro_batches == setup.config.train.micro_batches
     for extra in range(1, settings.epochs):
         for part in policy_parts.minibatches(setup.config, batch, jax.random.fold_in(key, extra)):

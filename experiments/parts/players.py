@@ -225,7 +225,8 @@ class Player:
         """What the rule that chooses branches is told of each group, beside its episodes."""
         if self._entropies is None:
             return [{} for _ in groups]
-        found = iter(self._entropies(self._params(params), [one for group in groups for one in group]))
+        # Raw params: the reader's score merges adapters itself.
+        found = iter(self._entropies(params, [one for group in groups for one in group]))
         return [{"entropies": [next(found) for _ in group]} for group in groups]
 
     def state_values(

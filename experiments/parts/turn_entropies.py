@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Sequence
 
-import jax
 import numpy as np
 
+from experiments.parts.processes import to_host
 from experiments.parts.setup import Setup
 from experiments.parts.training import jit_score, to_mesh
 from rl_jax.core.types import Params
@@ -16,8 +16,8 @@ from rl_jax.training.scoring import make_score
 def reader(setup: Setup) -> Callable | None:
     """(params, trajectories) -> their entropies; None, and no cost, if no rule asks: branching.measure "entropy".
 
-    They are the policy's own, of the whole vocabulary, whatever the sampling rule cuts off: one forward pass over the
-    rows as they are trained on.
+    params are the run's own: the score merges adapters. The entropies are the policy's own, of the whole vocabulary,
+    whatever the sampling rule cuts off: one forward pass over the rows as they are trained on.
 
     Args:
       setup: of the run.
@@ -42,7 +42,7 @@ def reader(setup: Setup) -> Callable | None:
             full = part + part[:1] * (size - len(part))  # one shape, one compilation
             pad = setup.task.tokenizer.pad_id
             rollout = as_rollout(full, prompt_length=prompt, completion_length=length, pad_id=pad)
-            found = np.asarray(jax.device_get(score(params, to_mesh(setup, rollout.batch)).entropy))
+            found = np.asarray(to_host(score(params, to_mesh(setup, rollout.batch)).entropy))
             for row, one in enumerate(part):
                 numbers = rollout.turns.numbers[row]
                 result.append([found[row, numbers == turn] for turn in range(len(one.turns))])

@@ -5,7 +5,8 @@ is drawn, the policy as it is now speaks a' after s_j, and
 
     Q_k(s_j, a_j) -> r_j + gamma V'_k(s_j+1),     V_k(s_j) -> Q'_k(s_j, a'),    a' ~ pi(. | s_j)
 
-Nothing is carried but the files, so a resumed run draws what it would have drawn.
+All turns of the last critic.replay.steps steps are as likely as each other. Nothing is carried but the files, so a
+resumed run draws what it would have drawn.
 """
 
 import pathlib
@@ -13,7 +14,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from experiments.parts.players import limits_of
@@ -22,7 +22,7 @@ from experiments.parts.setup import Setup
 from experiments.parts.training import to_mesh
 from rl_jax import ppo
 from rl_jax.advantages import turn_critics
-from rl_jax.core.types import PolicyBatch, Rollout
+from rl_jax.core.types import Rollout
 from rl_jax.experience import trajectory
 from rl_jax.experience.episode import Draw
 from rl_jax.experience.trajectory import Trajectory
@@ -47,18 +47,30 @@ def transitions(folder: pathlib.Path, newest: int, steps: int, cache: dict[int, 
       newest: number of a step.
       steps: how many.
       cache: what was read, by step; what is too old is dropped from it.
+
+    Raises:
+      FileNotFoundError: if a step's file is gone, as the run would go on with other turns than it would have had.
     """
     import pyarrow.parquet
 
     wanted = range(max(newest - steps, 0) + 1, newest + 1)
     for step in wanted:
         path = folder / f"{step:08d}.parquet"
-        if step not in cache and path.is_file():
-            episodes = trajectory.from_table(pyarrow.parquet.read_table(path))
-            cache[step] = [
-                Transition(one, turn) for one in episodes if one.status != "error" for turn in range(len(one.turns))
-                if len(one.sampled()[turn].ids)
-            ]  # fmt: skip
+        if step in cache:
+            continue
+        if not path.is_file():
+            raise FileNotFoundError(
+                f"{path}: critic.replay draws from the episodes of steps {wanted[0]} to {newest}, and those of step "
+                f"{step} are not there; bring the file back, or begin the run in a new --workdir"
+            )
+        episodes = trajectory.from_table(pyarrow.parquet.read_table(path))
+        cache[step] = [
+            Transition(one, turn)
+            for one in episodes
+            if one.status != "error"
+            for turn, said in enumerate(one.sampled()[: len(one.turns)])
+            if len(said.ids)
+        ]
     for step in set(cache) - set(wanted):
         del cache[step]
     return [transition for step in wanted for transition in cache.get(step, [])]
@@ -90,6 +102,8 @@ def draws(chosen: Sequence[Transition], limits) -> list[Draw]:
         used = sum(len(span.ids) for spans in before.segments for span in spans) - len(before.segments[0][0].ids)
         room = min(limits.row - used, limits.context - len(first.ids) - len(said))
         room = min(room, limits.turn_tokens) if limits.turn_tokens else room
+        sampled = sum(len(span.ids) for spans in before.segments for span in spans if span.kind == "sampled")
+        room = min(room, limits.tokens - sampled) if limits.tokens else room
         result.append(Draw(number, len(before.segments) - 1, first.ids, said, room, True))
     return result
 
@@ -113,7 +127,7 @@ def targets(
     ahead, said = np.zeros((pairs, size), np.float32), np.zeros((pairs, size), np.float32)
     done, earned, learned = np.zeros(size, bool), np.zeros(size, np.float32), np.zeros(ends.shape, bool)
     for row, (episode, turn) in enumerate(chosen):
-        following = place(row, ends, turn + 1, rows)
+        following = np.flatnonzero(ends[row] & (rows.turns.numbers[row] > turn))  # the next turn that says something
         done[row], earned[row] = not len(following), episode.turns[turn].reward
         if len(following):
             ahead[:, row] = old[row, following[0], pairs:]
@@ -124,25 +138,25 @@ def targets(
     return np.where(learned[:, :, None], both[:, None, :], 0.0).astype(np.float32), learned
 
 
-def train(loop: Any, setup: Setup, programs: Any, learner: Any, key: jax.Array) -> tuple[Any, list[dict]]:
-    """Trains the critics on `critic.replay.batches` batches of earlier turns; nothing if that is 0.
+def train(
+    loop: Any, setup: Setup, programs: Any, learner: Any, batch: ppo.PPOBatch, key: jax.Array
+) -> tuple[Any, list[dict]]:
+    """Trains the critics on `critic.replay.batches` minibatches of earlier turns; nothing if that is 0.
 
     Args:
       loop: knows the step and the workdir.
       setup: of the run.
       programs: PPOPrograms, whose generate is a Player.
       learner: ppo.LearnerState.
+      batch: of the whole step; replayed rows have its arrays.
       key: of the step's updates.
 
     Returns:
       (learner, metrics of each update).
-
-    Raises:
-      ValueError: if the run has no episodes.
     """
     config, metrics = setup.config, []
     if not config.critic.replay.batches:
-        return learner, metrics
+        return learner, []
     if "agent" not in config:
         raise ValueError(
             f"critic.replay.batches={config.critic.replay.batches}: turns are those of config.agent's episodes "
@@ -150,25 +164,36 @@ def train(loop: Any, setup: Setup, programs: Any, learner: Any, key: jax.Array) 
         )
     settings, player = config.critic.replay, programs.generate
     pool = transitions(loop.workdir / FOLDER, loop.step, settings.steps, player.replayed)
-    size = config.sample.prompts_per_step * config.sample.group_size // config.train.minibatches
+    if not pool:  # every environment has failed so far
+        return learner, metrics
+    size = len(batch.completion_mask) // config.train.minibatches
     seed = np.asarray(jax.random.key_data(jax.random.fold_in(key, SHUFFLE))).tolist()
-    rng, discount = np.random.default_rng(seed), config.critic.advantage.get("discount", 0.95)
-    chosen = [[pool[i] for i in rng.integers(len(pool), size=size)] for _ in range(settings.batches)]
-    whole = [one for part in chosen for one in part]
-    spoken = player.speak(learner.policy_params(), draws(whole, limits_of(config)), jax.random.fold_in(key, SPEAK))
-    for number, part in enumerate(chosen):
-        said = spoken[number * size : (number + 1) * size]
-        batch = batch_of(setup, programs, learner.target, part, said, discount)
-        critic, found = programs.critic_step(learner.critic, to_mesh(setup, batch))
+    chosen = [pool[i] for i in np.random.default_rng(seed).integers(len(pool), size=settings.batches * size)]
+    said = player.speak(learner.policy_params(), draws(chosen, limits_of(config)), jax.random.fold_in(key, SPEAK))
+    replayed = batch_of(setup, programs, learner.target, chosen, said, batch)
+    for start in range(0, len(chosen), size):
+        part = to_mesh(setup, jax.tree.map(lambda x, start=start: x[start : start + size], replayed))
+        critic, found = programs.critic_step(learner.critic, part)
         learner = learner._replace(critic=critic)
         metrics.append(jax.device_get(found))
-        loop.check_finite(learner.critic, batch, head=False)
+        loop.check_finite(learner.critic, part, head=False)
     return learner, metrics
 
 
-def batch_of(setup: Setup, programs: Any, target: Any, chosen: list[Transition], said, discount) -> ppo.PPOBatch:
-    """What the critics are trained on: the episodes' rows, of which each teaches its drawn turn alone."""
-    config = setup.config
+def batch_of(
+    setup: Setup, programs: Any, target: Any, chosen: Sequence[Transition], said: Sequence[np.ndarray], like: Any
+) -> ppo.PPOBatch:
+    """What the critics are trained on: the episodes' rows, of which each teaches its drawn turn alone.
+
+    Args:
+      setup: of the run.
+      programs: whose predict reads the critics, with as many rows at once as a step has.
+      target: params of the slow copy.
+      chosen: transitions.
+      said: the fresh action of each, int32 [n].
+      like: PPOBatch of the step. What only the policy reads is its first row's, so that no program is compiled anew.
+    """
+    config, count, at_once = setup.config, len(chosen), len(like.completion_mask)
     shape = dict(
         prompt_length=max(config.rollout.prompt_buckets),
         completion_length=config.rollout.completion_length,
@@ -178,13 +203,16 @@ def batch_of(setup: Setup, programs: Any, target: Any, chosen: list[Transition],
     fresh = as_rollout([until(one, ids) for one, ids in zip(chosen, said, strict=True)], **shape)
 
     def read(x: Rollout) -> np.ndarray:
-        outputs = jnp.asarray(to_host(programs.predict(target, to_mesh(setup, x.batch))))
-        return np.asarray(turn_critics.at_turns(outputs, x.turns.numbers, x.completion_mask))
+        found = []
+        for start in range(0, count, at_once):
+            places = np.arange(start, start + at_once) % count  # the last part begins anew: one shape
+            part = jax.tree.map(lambda leaf, places=places: leaf[places], x.batch)
+            found.append(np.asarray(to_host(programs.predict(target, to_mesh(setup, part)))))
+        return np.asarray(turn_critics.at_turns(np.concatenate(found)[:count], x.turns.numbers, x.completion_mask))
 
     old, new = read(rows), read(fresh)
-    returns, learned = targets(chosen, rows, fresh, old, new, discount)
-    blank = np.zeros(learned.shape, np.float32)
-    policy = PolicyBatch(
-        rows.batch, rows.completion_mask, blank, None, blank, None, extras={"turns": rows.turns.numbers}
-    )
-    return ppo.PPOBatch(policy, old, returns, learned)
+    returns, learned = targets(chosen, rows, fresh, old, new, config.critic.advantage.get("discount", 0.95))
+    filled = jax.tree.map(lambda leaf: np.repeat(np.asarray(leaf)[:1], count, axis=0), like)
+    extras = filled.policy.extras | {"turns": rows.turns.numbers}
+    policy = filled.policy._replace(batch=rows.batch, completion_mask=rows.completion_mask, extras=extras)
+    return filled._replace(policy=policy, values=old, returns=returns, learned=learned)

@@ -97,14 +97,19 @@ def new_anchors(size: int, *, tau: float = 0.07) -> Anchors:
 
 
 def _weights(scores, negatives, tau, average) -> chex.Array:
-    """exp(h_ij / tau_i) / (s_i M_i) over the M_i negatives, float [R, M]; they sum to 1 where s_i is their mean."""
-    number = jnp.maximum(jnp.sum(negatives, axis=1, keepdims=True), 1)
-    return jnp.where(negatives, jnp.exp(scores / tau[:, None]), 0.0) / (average[:, None] * number)
+    """exp(h_ij / tau_i) / (s_i M_i) over the M_i negatives, float [R, M]; they sum to 1 where s_i is their mean.
+
+    A row without negatives has weights 0.
+    """
+    number = jnp.sum(negatives, axis=1, keepdims=True)
+    below = jnp.where(number > 0, average[:, None] * number, 1.0)
+    return jnp.where(negatives, jnp.exp(scores / tau[:, None]), 0.0) / below
 
 
 def anchored(scores, positives, negatives, tau, average) -> chex.Array:
     """sum_j p_ij h_ij - h_ii, p_ij = sg exp(h_ij / tau_i) / (s_i M_i): its gradient is that of tau log s - h_ii.
 
+    A row without negatives has -h_ii.
     Source: arXiv 2305.11965; zhqiu/contrastive-learning-iSogCLR unimodal_exps/losses.py SogCLR_DRO_Loss.
 
     Args:
@@ -138,7 +143,8 @@ def follow(
     u <- (1 - momentum) u + momentum clip(log s + rho - sum_j p_ij h_ij / tau);  tau <- clip(tau - step_size u).
 
     Source: as `anchored`, whose numbers are the defaults. Departs: rows of one anchor move it by their mean; there,
-    an anchor has one row for each of its two views, and a batch never has it twice.
+    an anchor has one row for each of its two views, and a batch never has it twice. A row without negatives, as of
+    observations that are all the same, moves nothing.
 
     Args:
       anchors: of N anchors.
@@ -154,12 +160,16 @@ def follow(
       axis_name: mapped axis over which the rows are spread.
     """
     tau, size = anchors.tau[slots], len(anchors.tau)
-    ones = jnp.ones(len(scores))
-    found = jnp.sum(_weights(scores, negatives, tau, ones), axis=1)
-    average = jnp.where(anchors.seen[slots], (1.0 - rate) * anchors.average[slots] + rate * found, found)
+    has = jnp.any(negatives, axis=1)
+    found = jnp.sum(_weights(scores, negatives, tau, jnp.ones(len(scores))), axis=1)
+    before = anchors.average[slots]
+    moved = jnp.where(anchors.seen[slots], (1.0 - rate) * before + rate * found, found)
+    average = jnp.where(has, moved, before)
     weights = _weights(scores, negatives, tau, average)
-    slope = jnp.log(average) + rho - jnp.sum(weights * jnp.where(negatives, scores, 0.0), axis=1) / tau
-    sums = jnp.zeros((3, size)).at[:, slots].add(jnp.stack([ones, average, jnp.clip(slope, -clip, clip)]))
+    slope = jnp.log(jnp.where(has, average, 1.0)) + rho
+    slope -= jnp.sum(weights * jnp.where(negatives, scores, 0.0), axis=1) / tau
+    told = jnp.stack([jnp.ones(len(scores)), average, jnp.clip(slope, -clip, clip)])
+    sums = jnp.zeros((3, size)).at[:, slots].add(jnp.where(has, told, 0.0))
     rows, averages, slopes = sums if axis_name is None else jax.lax.psum(sums, axis_name)
     here, rows = rows > 0, jnp.maximum(rows, 1.0)
     slopes = jnp.where(here, (1.0 - momentum) * anchors.slope + momentum * slopes / rows, anchors.slope)

@@ -13,7 +13,7 @@ import pytest
 from configs import agents as agents_config
 from configs import agents_ppo, ppo_common
 from experiments import ppo
-from experiments.parts import critics, policy, turn_signals
+from experiments.parts import critics, policy, turn_replay, turn_signals
 from rl_jax import ppo as recipe
 from rl_jax.advantages import turn_critics
 from rl_jax.core.types import Rollout, TokenBatch, Turns
@@ -258,8 +258,13 @@ def test_archer_trains_and_its_slow_copy_resumes_to_the_bit(tmp_path, monkeypatc
     config = tiny(tmp_path, "maze,archer_replay", record=True)
     with config.unlocked():
         config.critic.update(epochs=2, target_rate=0.5)
-    updates, followed = [], []
-    update, slow_copy = ppo.PPOPrograms.update, critics.slow_copy
+    updates, followed, replayed = [], [], []
+    update, slow_copy, replay, batch_of = (
+        ppo.PPOPrograms.update,
+        critics.slow_copy,
+        turn_replay.train,
+        turn_replay.batch_of,
+    )
 
     def counted(self, learner, *rows, only_critic):
         updates.append(only_critic)
@@ -275,10 +280,26 @@ def test_archer_trains_and_its_slow_copy_resumes_to_the_bit(tmp_path, monkeypatc
         noted._cache_size = follow._cache_size
         return noted, target
 
+    def told(setup, programs, target, chosen, said, like):
+        assert any(
+            one.episode.sampled()[one.turn].ids.tolist() != x.tolist() for one, x in zip(chosen, said, strict=True)
+        )
+        return batch_of(setup, programs, target, chosen, said, like)
+
+    def again_and_again(loop, setup, programs, learner, *rest):
+        before = jax.device_get(learner.critic.params)  # the step donates them
+        learner, found = replay(loop, setup, programs, learner, *rest)
+        moved = jax.tree.map(lambda x, y: np.any(x != y), before, jax.device_get(learner.critic.params))
+        replayed.append((len(found), any(jax.tree.leaves(moved))))
+        return learner, found
+
     with monkeypatch.context() as patch:
+        patch.setattr(turn_replay, "train", again_and_again)
+        patch.setattr(turn_replay, "batch_of", told)
         patch.setattr(ppo.PPOPrograms, "update", counted)
         patch.setattr(critics, "slow_copy", watched)
         ppo.run(config, tmp_path / "run")
+    assert replayed == [(2, True)] * 3  # two minibatches of earlier turns a step, and they train the critics
     each = len(updates) // 3  # updates of a step, half of them of the critic alone
     assert each >= 2 and followed == [each, 2 * each, 3 * each]  # the slow copy moves once a step, at its end
     assert updates[-each:] == [True] * (each // 2) + [False] * (each // 2)

@@ -47,15 +47,22 @@ def test_a_problem_and_a_verdict_for_each_sum(tmp_path):
 
 
 def test_solutions_without_a_named_error_are_kept(monkeypatch):
-    said = {"1+1+1=2=3==": "-1", "1+1+1=2=4==": "1", "1+1+1=3=3==": "-1", "1+1+1=3=4==": "1", "1+1+1===": "=="}
+    said = {
+        "1+1+1=2=3==": "-1",
+        "1+1+1=2=4==": "1",
+        "1+1+1=3=3==": "-1",
+        "1+1+1=3=4==": "1",
+        "1+1+1===": "==",
+        "1+1+1=3==": "-12",
+    }
     monkeypatch.setattr(self_judging, "make_ask", lambda *args: lambda texts: [said[text] for text in texts])
-    texts = ["2=3", "2=4", "3=3", "3=4", ""]
-    records = [{"prompt": "1+1+1=", "info": json.dumps({"answer": 3, "steps": ["2", "3"]})}] * 5
+    texts = ["2=3", "2=4", "3=3", "3=4", "", "3"]
+    records = [{"prompt": "1+1+1=", "info": json.dumps({"answer": 3, "steps": ["2", "3"]})}] * 6
     verdict = self_judging.first_wrong_step(None, path="x")(SimpleNamespace(records=records, completions=texts))
-    np.testing.assert_array_equal(verdict.rewards, [1, 0, 1, 0, 0])
-    np.testing.assert_array_equal(verdict.components["first_error"], [-1, 1, 0, 0, 0])
-    np.testing.assert_array_equal(verdict.components["unparsed"], [0, 0, 0, 0, 1])
-    components = {f"own/{name}": column for name, column in verdict.components.items()}
+    np.testing.assert_array_equal(verdict.rewards, [1, 0, 1, 0, 0, 0])  # "-12" is not -1
+    np.testing.assert_array_equal(verdict.components["first_error"], [-1, 1, 0, 0, 0, 0])
+    np.testing.assert_array_equal(verdict.components["unparsed"], [0, 0, 0, 0, 1, 1])
+    components = {f"own/{name}": column[:5] for name, column in verdict.components.items()}
     found = self_judging.report([components], np.array([1.0, 0.0, 1.0, 0.0, 0.0]))["own"]
     assert found == {
         "kept": pytest.approx(0.4),

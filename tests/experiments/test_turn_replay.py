@@ -49,6 +49,7 @@ def test_a_draw_goes_on_from_the_state_and_fits_the_row():
     assert draw.prompt.tolist() == [1, 2] and draw.tokens.tolist() == [5, 6, 7] and draw.limit == 5
     assert turn_replay.draws([one], Limits(turns=3, context=100, row=8, turn_tokens=2))[0].limit == 2
     assert turn_replay.draws([one], Limits(turns=3, context=7, row=8))[0].limit == 2
+    assert turn_replay.draws([one], Limits(turns=3, context=100, row=8, tokens=3))[0].limit == 1
 
 
 def test_the_pool_is_the_turns_of_the_last_steps(tmp_path):
@@ -65,6 +66,8 @@ def test_the_pool_is_the_turns_of_the_last_steps(tmp_path):
 
     assert paid(1, 2) == [1.0] and paid(3, 2) == [2.0, 3.0, 4.0] and sorted(cache) == [2, 3]
     assert paid(3, 9) == [1.0, 2.0, 3.0, 4.0]
+    with pytest.raises(FileNotFoundError, match=r"00000004.parquet: .* steps 3 to 4, and those of step 4 are not"):
+        paid(4, 2)
 
 
 def test_what_replay_cannot_have_is_refused(tmp_path):
@@ -77,4 +80,4 @@ def test_what_replay_cannot_have_is_refused(tmp_path):
     with config.unlocked():
         del config["agent"]
     with pytest.raises(ValueError, match="critic.replay.batches=-1: turns are those of config.agent's episodes"):
-        turn_replay.train(None, SimpleNamespace(config=config), None, None, None)
+        turn_replay.train(None, SimpleNamespace(config=config), None, None, None, None)

@@ -1,11 +1,14 @@
 """experiments.parts.turn_signals: what credit over turns asks for, made by a player of a tiny model."""
 
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from experiments.parts import play_groups, players, policy, turn_entropies, turn_signals
+from experiments.parts.sampler import Merging
 from experiments.parts.setup import make_setup
 from experiments.tools.flat_episodes import Echo, config_of
 from rl_jax.core.types import TokenBatch, TokenScores
@@ -107,6 +110,14 @@ def test_the_entropies_of_tokens_are_the_models_and_none_are_made_unasked(run):
     config = setup.config.copy_and_resolve_references().unlock()
     config.agent.branching = dict(fn="by_entropy", measure="entropy")
     found = turn_entropies.reader(setup._replace(config=config))(params, played)
+    config.model.lora.update(rank=2, targets="layers/q")  # adapters that are new change nothing
+    lora = make_setup(config)
+    with_adapters = lora.init_params() | {"base": params}
+    teller = SimpleNamespace(_entropies=turn_entropies.reader(lora), _params=Merging(lora, lambda params: params))
+    (told,) = players.Player._told(teller, with_adapters, [played])
+    for ours, plain in zip(told["entropies"], found, strict=True):
+        for x, y in zip(ours, plain, strict=True):
+            np.testing.assert_allclose(x, y, rtol=1e-5)
     one, width = played[0], 64
     ids = np.concatenate([span.ids for span in one.segments[0]])
     row = np.zeros((1, width), np.int32)

@@ -76,6 +76,29 @@ def test_an_average_of_this_batch_alone_has_the_exact_gradient():
     np.testing.assert_allclose(slope, dual, rtol=1e-5)
 
 
+def test_a_row_without_negatives_moves_nothing():
+    """Row 1 of three has none: its anchor stays as it is, seen before or not; the others move as without it."""
+    kept = contrastive.new_anchors(3, tau=0.2)._replace(average=jnp.float32([0, 2, 0]), slope=jnp.float32([0, 0.5, 0]))
+    scores, slots = np.random.default_rng(2).uniform(-1, 1, (3, 4)).astype(np.float32), jnp.arange(3)
+    negatives = jnp.array([True, False, True])[:, None] & jnp.ones((3, 4), bool)
+
+    @jax.jit
+    def step(kept, scores):
+        def loss(x):
+            return jnp.sum(contrastive.anchored(x, jnp.zeros(3), negatives, used, average))
+
+        after, used, average = contrastive.follow(kept, slots, scores, negatives, rho=RHO)
+        return after, average, jax.value_and_grad(loss)(scores)
+
+    for seen in (False, True):
+        after, average, (value, slope) = step(kept._replace(seen=jnp.array([False, seen, False])), scores)
+        np.testing.assert_array_equal(after.seen, [True, seen, True])
+        np.testing.assert_allclose([x[1] for x in after[:3]], [2.0, 0.5, 0.2], rtol=1e-6)
+        np.testing.assert_allclose(after.average[::2], np.mean(np.exp(scores[::2] / 0.2), axis=1), rtol=1e-5)
+        assert np.isfinite(value) and np.isfinite(average).all() and not np.asarray(slope)[1].any()
+        np.testing.assert_allclose(np.asarray(slope)[::2].sum(axis=1), 1.0, rtol=1e-5)
+
+
 def test_rows_of_one_observation_are_one_anchor_and_not_each_others_negatives():
     slots = jax.jit(lambda x: auxiliary.slots_of(x, 4096, 0.1))(np.eye(12)[[0, 3, 0, 7]])
     assert slots[0] == slots[2] and len(set(slots.tolist())) == 3
@@ -83,11 +106,13 @@ def test_rows_of_one_observation_are_one_anchor_and_not_each_others_negatives():
     seen = np.eye(12, dtype=np.float32)[[0, 3, 0, 7, 7]]
 
     @jax.jit
-    def train(key):
+    def train(key, seen):
         params, features = made.init(key), lambda x: jnp.tanh(x @ jnp.ones((12, 4)))
         kept, remembered = made.observe(params, features, seen, key, made.begin())
         return kept, remembered, *jax.value_and_grad(made.loss)(params, features, seen, None, None, key, remembered)
 
-    kept, remembered, value, slope = train(jax.random.key(0))
+    kept, remembered, value, slope = train(jax.random.key(0), seen)
     assert int(kept.seen.sum()) == 3 and remembered["anchors"].shape == (5, 2, 2)
     assert np.isfinite(value) and any(float(jnp.abs(x).max()) > 0 for x in jax.tree.leaves(slope))
+    kept, _, value, slope = train(jax.random.key(0), np.zeros_like(seen))  # all are one: no negatives
+    assert not kept.seen.any() and all(np.isfinite(x).all() for x in jax.tree.leaves((kept, value, slope)))

@@ -13,7 +13,7 @@ from rl_jax.preferences.judge_task import fill
 from rl_jax.rewards import benchmarks
 from rl_jax.tasks.self_judged import MARK, first_error
 
-NAMED = "named"  # a component: the first wrong step that is named, -1 for none, UNREAD for an answer without one
+NAMED = "named"  # a component: the first wrong step that is named, -1 for none, UNREAD for an answer that says neither
 UNREAD = -2.0
 
 
@@ -50,7 +50,8 @@ def first_wrong_step(
             for prompt, text in zip(judge_prompts(judged.records), judged.completions, strict=True)
         ]
         found = [matcher.search(text) for text in ask(questions)]
-        named = np.array([UNREAD if x is None else max(float(x[0]), -1.0) for x in found], np.float32)
+        numbers = np.array([UNREAD if x is None else float(x[0]) for x in found], np.float32)
+        named = np.where(numbers < -1.0, np.float32(UNREAD), numbers)  # "-5" names no step, nor says that none is wrong
         components = {NAMED: named, "unparsed": (named == UNREAD).astype(np.float32)}
         steps = [info_of(record).get("steps") for record in judged.records]
         if all(steps):
