@@ -153,6 +153,9 @@ def train(
 
     Returns:
       (learner, metrics of each update).
+
+    Raises:
+      ValueError: if the run has no episodes.
     """
     config, metrics = setup.config, []
     if not config.critic.replay.batches:
