@@ -19,5 +19,5 @@ MASKED_DIFFUSION = {
     "hints.min_chunk": "Fewest tokens of a chunk.",
     "hints.max_chunk": "Most tokens of a chunk.",
     "hints.replaced": "Most rows of a group that are replaced, below group_size. By right answers with a hint.",
-    "hints.entropy_share": "Share of a hint that is trained on. The least sure ones of each draw, one at least; 1: all.",
+    "hints.entropy_share": "Share of a hint that is trained on. The least sure of each draw, at least one; 1: all.",
 }
