@@ -4,6 +4,7 @@
 
 Small dynamics models are fitted to data from everywhere by likelihood, plain or with weights exp(-d / .5) of the
 distance to a near-optimal trajectory, and planned with by CEM in a world whose hills lie where no good plan goes.
+Undecided: weighted models plan better, but over the same plain models both likelihoods rank the returns alike (.63).
 """
 
 from ml_collections import ConfigDict

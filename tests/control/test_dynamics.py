@@ -51,6 +51,7 @@ def test_the_rank_correlation_is_spearmans_and_knows_ties():
     assert np.isnan(mismatch.rank_correlation(jnp.asarray(said), jnp.zeros(12))), "by index it would be a number"
 
 
+@pytest.mark.slow
 def test_the_correlation_is_of_one_arms_models_and_no_key_is_used_twice(monkeypatch):
     """Stand-ins: a model is (its weights' share of rows near the origin, a number); the likelihood is the number.
 
