@@ -2,8 +2,8 @@
 
     python -m experiments.ablation disco_hard_questions
 
-16 questions that a random policy solves once in 50 to once in 2 tries. `disco` has the paper's tau, delta and hinge.
-Not reproduced: a little more entropy, .08 less on the hardest questions.
+16 questions; 2 % to a half of the completions are right, one at least. `disco` has the paper's tau, delta and hinge. In
+the first try 5 % of the questions had no right answer.
 """
 
 from ml_collections import ConfigDict
@@ -29,7 +29,7 @@ def get_ablation() -> ConfigDict:
                 },
                 vocab=4,
                 length=3,
-                world=dict(prompts=16, logit_scale=1.0, right=(0.02, 0.5)),
+                world=dict(prompts=16, logit_scale=1.0, right=(0.02, 0.5), at_least_one=True),
                 recipe=dict(groups=16, group_size=8, minibatches=2, steps=100, learning_rate=0.03, optimizer="adam"),
             ),
             seeds=tuple(range(10)),
@@ -40,7 +40,7 @@ def get_ablation() -> ConfigDict:
                 dict(metric="reward", increasing=("grpo", "disco"), by=0.0),
                 dict(metric="entropy", increasing=("grpo", "disco"), by=0.0),
             ),
-            tried=1,
+            tried=2,
             smoke=dict(seeds=(0, 1), settings=dict(recipe=dict(steps=3))),
         )
     )

@@ -33,7 +33,7 @@ def get_ablation() -> ConfigDict:
                 dict(metric="kl", increasing=("hypo", "dpo"), by=0.5),
                 dict(metric="reward", increasing=("dpo", "hypo"), by=0.0),
             ),
-            tried=1,
+            tried=2,  # first, a key was used twice
             smoke=dict(seeds=(0, 1), settings=dict(steps=30)),
         )
     )

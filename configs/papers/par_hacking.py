@@ -3,7 +3,6 @@
     python -m experiments.ablation par_hacking
 
 Of 64 completions 3 % are bad and earn 6 standard deviations too much. All arms have the same weight of the KL.
-Undecided: PAR's mean is between the raw reward's and that of clipping at 3.
 """
 
 from ml_collections import ConfigDict
@@ -47,7 +46,7 @@ def get_ablation() -> ConfigDict:
                 dict(metric="reward", increasing=("clipped", "par"), by=0.0),
                 dict(metric="hacked", increasing=("par", "raw"), by=0.1),
             ),
-            tried=1,
+            tried=2,  # first, the references were sampled with the random numbers of the samples
             smoke=dict(seeds=(0, 1), settings=dict(recipe=dict(steps=3))),
         )
     )

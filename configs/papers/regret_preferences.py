@@ -43,7 +43,7 @@ def get_ablation() -> ConfigDict:
                 dict(metric="return", increasing=("mismatch", "regret"), by=0.05),
                 dict(metric="return", increasing=("partial", "regret"), by=0.0),
             ),
-            tried=1,
+            tried=2,  # first, a key was used twice
             smoke=dict(seeds=(0, 1), settings=dict(steps=10, walks=20, pairs=30)),
         )
     )

@@ -35,7 +35,7 @@ def get_ablation() -> ConfigDict:
                 dict(metric="chosen", increasing=("dpo", "rpo"), by=0.0),
                 dict(metric="reward", increasing=("dpo", "rpo"), by=0.0),
             ),
-            tried=1,
+            tried=2,  # first, a key was used twice
             smoke=dict(seeds=(0, 1), settings=dict(steps=30)),
         )
     )
