@@ -18,6 +18,6 @@ MASKED_DIFFUSION = {
     "hints.high": "Largest share of the chunks in a hint.",
     "hints.min_chunk": "Fewest tokens of a chunk.",
     "hints.max_chunk": "Most tokens of a chunk.",
-    "hints.replaced": "Most rows of a group that are replaced, below group_size. By right answers with a hint.",
+    "hints.replaced": "Most rows of a group that are replaced. Below group_size; by right answers with a hint.",
     "hints.entropy_share": "Share of a hint that is trained on. The least sure of each draw, at least one; 1: all.",
 }
