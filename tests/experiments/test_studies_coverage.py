@@ -24,9 +24,18 @@ def test_pairs_are_of_two_covered_actions_and_the_better_one_mostly_comes_first(
 @pytest.mark.slow
 def test_scored_answers_of_another_policy_are_enough_for_copg():
     settings = dict(actions=4, pairs=300, skew=0.5, beta=0.5, learning_rate=0.1, steps=300)
-    arms = {"copg": dict(compare="contrastive_policy_gradient")}
+    arms = {"copg": dict(compare="contrastive_policy_gradient", offset=3.0)}
     found = coverage.off_policy_rewards((0, 1), arms=arms, **settings).values["copg"]
     np.testing.assert_allclose([found["kl"], found["regret"]], 0.0, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_an_offset_of_the_rewards_moves_the_policy_gradient():
+    """Off policy. CoPG reads differences of rewards only: its 3 changes nothing above."""
+    settings = dict(actions=4, pairs=300, skew=0.5, beta=0.5, learning_rate=0.05, steps=50)
+    arms = {str(x): dict(compare="nash_md", offset=x) for x in (0.5, 0.0)}
+    found = coverage.off_policy_rewards((0, 1), arms=arms, **settings).values
+    assert np.abs(found["0.5"]["kl"] - found["0.0"]["kl"]).min() > 1e-3
 
 
 @pytest.mark.slow

@@ -105,6 +105,20 @@ def test_a_fork_is_as_rare_as_it_is_said_to_be():
     np.testing.assert_allclose(made.rates, np.tile(np.repeat([0.3, 0.9], [12, 4]), (3, 1)), rtol=1e-5)
 
 
+@pytest.mark.slow
+def test_no_prompt_is_without_a_right_answer_if_one_is_asked_for():
+    settings = dict(prompts=40, logit_scale=1.0, right=(0.01, 0.2))
+    plain, made = (
+        policy_learning.make_answers(jax.random.key(0), Layout(4, 2), at_least_one=asked, **settings)
+        for asked in (False, True)
+    )
+    counts = np.asarray(plain.rates).sum(axis=1)
+    assert (counts == 0).sum() > 5, "there are prompts to mend"
+    np.testing.assert_array_equal(np.asarray(made.rates).sum(axis=1), np.maximum(counts, 1))
+    np.testing.assert_array_equal(np.asarray(made.rates)[counts > 0], np.asarray(plain.rates)[counts > 0])
+    assert len(set(np.asarray(made.rates)[counts == 0].argmax(axis=1))) > 2, "not always the same completion"
+
+
 # --- Gradients, exactly ----------------------------------------------------------------------------------------------
 
 
@@ -138,10 +152,11 @@ def test_noise_and_bias_are_those_of_all_groups():
         exact = pi * (rewards - pi @ rewards)
         for arm, rule in rules.items():
             noise, mean = _moments(logits, rewards, rule, 3)
-            got = {name: found[arm][name][seed] for name in ("noise", "bias", "cosine")}
+            got = {name: found[arm][name][seed] for name in ("noise", "bias", "bias_squared", "cosine")}
             slack = np.sqrt(noise / 6000) * np.linalg.norm(mean) / np.linalg.norm(exact)
             assert got["noise"] == pytest.approx(noise, rel=0.25)
             assert got["bias"] == pytest.approx(np.linalg.norm(mean - exact) / np.linalg.norm(exact), abs=4 * slack)
+            assert got["bias"] ** 2 - got["bias_squared"] == pytest.approx(slack**2, rel=0.3), "what chance adds"
             assert got["cosine"] > 0.9
 
 

@@ -31,19 +31,18 @@ def test_greedy_completions_take_the_likeliest_token_each_time():
 
 @pytest.mark.parametrize(
     ("spec", "name", "expected"),
-    [
-        (dict(fn="beta_values", low=1.0, high=1.0), "baseline", [0.75, 1 / 3, 0.75]),
-        (dict(fn="rl_jax.advantages.memory:bundle_quantiles", bundle_size=2), "score_quantiles", None),
+    [  # successes and failures begin with a half each; quantiles .2 and .8 of the bundles' sums 1 and .5, one update
+        (dict(fn="beta_values", low=1.0, high=1.0), "baseline", [0.75, 0.25, 0.75]),
+        (dict(fn="rl_jax.advantages.memory:bundle_quantiles", bundle_size=2), "score_quantiles", [0.6, 0.9, 1.0]),
     ],
 )
 def test_what_a_step_leaves_is_what_the_next_one_gets(spec, name, expected):
     tracker = policy_world.make_tracker(spec, num_prompts=3, group_size=1)
-    prompts, rewards = jnp.array([0, 2]), jnp.array([1.0, 0.0])
-    state = policy_world.remember(tracker, tracker.init(), prompts, rewards, jnp.zeros(2))
+    prompts, rewards = jnp.array([0, 2, 1]), jnp.array([1.0, 0.0, 0.5])
+    state = policy_world.remember(tracker, tracker.init(), prompts, rewards, jnp.zeros(3))
     found = policy_world.remembered(state, jnp.array([0, 2, 0]))
     assert set(found) == {name}
-    if expected:  # successes and failures begin with a half each
-        np.testing.assert_allclose(found[name], [0.75, 0.25, 0.75])
+    np.testing.assert_allclose(found[name], expected, rtol=1e-6)
     assert policy_world.make_tracker(None) is None
 
 
