@@ -131,10 +131,13 @@ def replaced(judged: Judged, by: Judged, rows: Sequence[int], sources: Sequence[
     for row, source in zip(rows, sources, strict=True):
         completions[row] = by.completions[source]
     result, other = judged.result, by.result
-    names = sorted(set(result.components) & set(other.components))
+    names = sorted(set(result.components) | set(other.components))  # 0 where all rows failed, as in RewardResult
+    columns = [
+        {name: part.components.get(name, np.zeros_like(part.rewards)) for name in names} for part in (result, other)
+    ]
     result = result._replace(
         rewards=put(result.rewards, other.rewards),
-        components={name: put(result.components[name], other.components[name]) for name in names},
+        components={name: put(columns[0][name], columns[1][name]) for name in names},
         num_timeouts=result.num_timeouts + other.num_timeouts,
         num_errors=result.num_errors + other.num_errors,
         failed=None if result.failed is None or other.failed is None else put(result.failed, other.failed),

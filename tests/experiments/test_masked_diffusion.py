@@ -233,6 +233,9 @@ def test_replaced_rows_bring_their_tokens_texts_and_rewards():
     assert found.completions == ["1", "0", "1", "0"] and found.result.rewards.tolist() == [1, 0, 1, 0]
     assert found.result.components["correct"].tolist() == [1, 0, 1, 0]
     assert found.rollout.batch.tokens[:, 0].tolist() == [1, 0, 1, 0]
+    failed = RewardResult(np.zeros(4, np.float32), {}, 4, 0, None, np.ones(4, bool))  # all: they have no components
+    same = masked_groups.replaced(judged(1), judged(0)._replace(result=failed), [], [])
+    assert same.result.components["correct"].tolist() == [1] * 4 and same.result.num_timeouts == 4
 
 
 def test_the_hinted_answers_have_keys_of_their_own_and_only_those_of_hopeless_groups_are_judged(monkeypatch):
