@@ -3,6 +3,7 @@
     python -m experiments.ablation bnpo_learning
 
 All arms have PPO's clip and Adam, so that what differs is how questions are weighed against each other.
+One question in 28 has no right answer, in all arms alike; the lead, though clear of 0, is of .002 to .005.
 """
 
 from ml_collections import ConfigDict

@@ -3,7 +3,8 @@
     python -m experiments.ablation disco_hard_questions
 
 16 questions; 2 % to a half of the completions are right, one at least. `disco` has the paper's tau, delta and hinge. In
-the first try 5 % of the questions had no right answer.
+the first try 5 % of the questions had no right answer. Not reproduced: .03 more entropy, .09 less on the hardest
+questions.
 """
 
 from ml_collections import ConfigDict

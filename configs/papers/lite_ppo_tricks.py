@@ -3,7 +3,8 @@
     python -m experiments.ablation lite_ppo_tricks
 
 Completions are of one length here, so that what is left of the two tricks is the std. DAPO draws up to twice as many
-samples as it uses and is judged after as many as the others have drawn.
+samples as it uses and is judged after as many as the others have drawn. One question in 28 has no right answer, in all
+arms alike.
 """
 
 from ml_collections import ConfigDict

@@ -3,6 +3,7 @@
     python -m experiments.ablation par_hacking
 
 Of 64 completions 3 % are bad and earn 6 standard deviations too much. All arms have the same weight of the KL.
+Undecided: PAR's mean is between the raw reward's and that of clipping at 3.
 """
 
 from ml_collections import ConfigDict

@@ -4,7 +4,8 @@
 
 16 hard questions, of 2 to 20 right answers in 1,024; k = 4 of groups of 16. Nothing ties the questions to each other
 here: that measures exploration. 50 steps, so that pass@16 has room. The first try (256 completions, 150 steps) did not:
-both arms answered every question that had a right answer.
+both arms answered every question that had a right answer. Not reproduced: with room (pass@16 is .35 in
+both) pass@k training has a little less of both, .004 and .0008, and .009 nats more entropy.
 """
 
 from ml_collections import ConfigDict

@@ -3,6 +3,7 @@
     python -m experiments.ablation remax_variance
 
 The setting of rloo_variance: rewards as of a reward model, whose mean is one standard deviation above 0.
+Undecided: less noise (5.8 against 8.1) and no bias, but in 60 steps it learns as much as REINFORCE.
 """
 
 from ml_collections import ConfigDict

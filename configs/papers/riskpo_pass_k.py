@@ -4,7 +4,8 @@
 
 16 hard questions in bundles of 4. `riskpo` is configs/methods/riskpo.py; `riskpo_up`, without its natural baseline,
 pushes up what is above the lower quantile. Each question has a right answer; in the
-first try some had none, and no statement was about riskpo_up.
+first try some had none, and no statement was about riskpo_up. Not reproduced: the entropy is kept (.75 and .58 against
+.19) since less is learned: pass@16 is .83 and .76, GRPO's .95, from .47 at first.
 """
 
 from ml_collections import ConfigDict
