@@ -19,6 +19,7 @@ def critic(**changes) -> ConfigDict:
         loss=dict(fn="clipped", value_clip=0.2),
         support=dict(low=-1.0, high=1.0, num_bins=101, padding=3),  # read by the categorical losses only
         target_rate=0.1,  # of the slow copy of critics of turns, per step; others have none
+        replay=dict(steps=50, batches=0),  # of critics of turns: minibatches of turns of earlier steps, per step
         value_coef=0.1,  # weight of the value loss if the trunk is shared
         epochs=1,  # passes over a step's rows per pass of the policy; all but the last come before it
         micro_batches=1,

@@ -1,6 +1,7 @@
 """experiments.parts.turn_replay: ArCHer's replayed turns (2402.19446), by hand; test_agents_ppo.py runs them."""
 
 import io
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow.parquet
@@ -73,6 +74,13 @@ def test_what_replay_cannot_have_is_refused(tmp_path):
     config = tiny(tmp_path, "maze,archer_replay")
     ppo.check_config(config)
     with config.unlocked():
-        config.agent.record, config.critic.replay.batches = False, 0
-    with pytest.raises(ValueError, match="(?s)set agent.record=True.*critic.replay.batches=0 must be 1 or more"):
+        config.agent.record, config.critic.replay.batches = False, -1
+    with pytest.raises(ValueError, match="(?s)set agent.record=True.*critic.replay.batches=-1 must be 0"):
         ppo.check_config(config)
+    config = tiny(tmp_path, "maze,turn_ppo", record=True)
+    with config.unlocked():
+        config.critic.replay.batches = 1
+    with pytest.raises(ValueError, match="turn_gae' has no critics of turns; take"):
+        ppo.check_config(config)
+    off = SimpleNamespace(config=tiny(tmp_path))
+    assert turn_replay.train(None, off, None, "as it was", None, None) == ("as it was", [])
