@@ -55,7 +55,7 @@ def get_config(arg: str | None = None):
         config.algorithm.surrogate = dict(fn="reinforce")
     if chosen[0] == "archer_replay":
         config.agent.record = True
-        config.critic.replay = dict(steps=50, batches=2 if "smoke" in words else 16)
+        config.critic.replay.batches = 2 if "smoke" in words else 16
     return config
 
 

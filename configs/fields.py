@@ -287,7 +287,7 @@ POLICY = {
     "critic.bootstrap_truncated": "Bootstrap truncated completions with the critic's value. False: with 0.",
     "critic.epochs": "Passes of a separate critic over a step's rows, all but one before the policy's updates.",
     "critic.target_rate": "Share by which the slow copy of critics of turns (archer_td) follows them per step.",
-    **_under("critic.replay", dict(steps="Steps whose turns are replayed.", batches="Of replayed turns, per step.")),
+    **_under("critic.replay", dict(steps="Steps whose turns are replayed.", batches="Minibatches a step; 0: none.")),
     "critic.loss": "Value loss per token (rl_jax.losses.value).",
     **_under("critic.support algorithm.support", SUPPORT),
     "critic.value_coef": "Weight of the value loss if the trunk is shared.",

@@ -20,6 +20,7 @@ def critic(**changes) -> ConfigDict:
         support=dict(low=-1.0, high=1.0, num_bins=101, padding=3),  # read by the categorical losses only
         replay=dict(steps=50, batches=0),  # batches of earlier steps' turns for critics of turns; 0: none
         target_rate=0.1,  # of the slow copy of critics of turns, per step; others have none
+        replay=dict(steps=50, batches=0),  # of critics of turns: minibatches of turns of earlier steps, per step
         value_coef=0.1,  # weight of the value loss if the trunk is shared
         epochs=1,  # passes over a step's rows per pass of the policy; all but the last come before it
         micro_batches=1,

@@ -311,7 +311,7 @@ def check_config(config) -> None:
 
     Raises:
       ValueError: if the config has GRPO's estimator, if the critic's asks for an array that nothing supplies, or if
-        config.agent has a problem.
+        critic.replay or config.agent has a problem.
     """
     if "advantage" in config.algorithm:
         raise ValueError(
@@ -331,6 +331,7 @@ def check_config(config) -> None:
                 f"critic.{field}=True: critics of turns (critic.advantage={config.critic.advantage.fn!r}) have a "
                 "network of their own and no value after the last turn; set it to False"
             )
+    turn_replay.check(config)
     if "agent" in config:
         players.check(config)
 
@@ -364,8 +365,7 @@ def score(
     before = programs.score(learner.policy_params(), rows)
     reference = None
     if policy_parts.needs_ref_log_probs(setup.config):
-        ref_params = action_mask.reference_of(ref_params)
-        reference = programs.score(ref_params, rows).log_probs
+        reference = programs.score(action_mask.reference_of(ref_params), rows).log_probs
     values = programs.predict(learner.critic_params(), rows)
     states = jax.device_get(learner.policy.trackers)
     named = policy_parts.arrays_of(collected)

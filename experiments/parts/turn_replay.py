@@ -16,12 +16,14 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from experiments.parts import turn_signals
 from experiments.parts.players import limits_of
 from experiments.parts.processes import to_host
 from experiments.parts.setup import Setup
 from experiments.parts.training import to_mesh
 from rl_jax import ppo
 from rl_jax.advantages import turn_critics
+from rl_jax.core.binding import needs
 from rl_jax.core.types import Rollout
 from rl_jax.experience import trajectory
 from rl_jax.experience.episode import Draw
@@ -37,6 +39,30 @@ class Transition(NamedTuple):
 
     episode: Trajectory
     turn: int
+
+
+def check(config) -> None:
+    """Checks config.critic.replay.
+
+    Raises:
+      ValueError: naming everything that is wrong, one a line.
+    """
+    replay, found = config.critic.replay, []
+    if replay.batches == 0:
+        return
+    if "agent" not in config or not config.agent.record:
+        found.append("critic.replay reads the episodes that were recorded: set agent.record=True in a config of agents")
+    if "target_values" not in needs(turn_signals.advantage_of(config)[1]):
+        said = turn_signals.said(config)
+        found.append(f"critic.replay: {said} has no critics of turns; take rl_jax.advantages.turn_critics:archer_td")
+    if replay.batches < 0:
+        found.append(f"critic.replay.batches={replay.batches!r} must be 0 (no replay) or more")
+    if replay.steps < 1:
+        found.append(f"critic.replay.steps={replay.steps!r} must be 1 or more")
+    if config.packing.mode != "padded":
+        found.append(f"packing.mode={config.packing.mode!r}: replayed rows are 'padded'")
+    if found:
+        raise ValueError("\n".join(found))
 
 
 def transitions(folder: pathlib.Path, newest: int, steps: int, cache: dict[int, list[Transition]]) -> list[Transition]:
@@ -153,18 +179,10 @@ def train(
 
     Returns:
       (learner, metrics of each update).
-
-    Raises:
-      ValueError: if the run has no episodes.
     """
     config, metrics = setup.config, []
     if not config.critic.replay.batches:
-        return learner, []
-    if "agent" not in config:
-        raise ValueError(
-            f"critic.replay.batches={config.critic.replay.batches}: turns are those of config.agent's episodes "
-            "(configs/agents_ppo.py:archer_replay); 0 here"
-        )
+        return learner, metrics
     settings, player = config.critic.replay, programs.generate
     pool = transitions(loop.workdir / FOLDER, loop.step, settings.steps, player.replayed)
     if not pool:  # every environment has failed so far

@@ -93,25 +93,6 @@ def problems(config, env: Any) -> list[str]:
         )
     if "answer_probs" in names and config.rollout.mesh:
         found.append(f"rollout.mesh={config.rollout.mesh!r}: answers are scored on the mesh of training")
-    return found + _replay_problems(config)
-
-
-def _replay_problems(config) -> list[str]:
-    """What config.critic.replay (experiments.parts.turn_replay) says that cannot be, one a line."""
-    if "critic" not in config or not config.critic.replay.batches:
-        return []
-    replay, found = config.critic.replay, []
-    if not config.agent.record:
-        found.append("critic.replay reads the episodes that were recorded: set agent.record=True")
-    if "target_values" not in needs(advantage_of(config)[1]):
-        found.append(
-            f"critic.replay: {said(config)} has no critics of turns; take rl_jax.advantages.turn_critics:archer_td"
-        )
-    for name in ("steps", "batches"):
-        if replay[name] < 1:
-            found.append(f"critic.replay.{name}={replay[name]!r} must be 1 or more (batches=0: no replay)")
-    if config.packing.mode != "padded":
-        found.append(f"packing.mode={config.packing.mode!r}: replayed rows are 'padded'")
     return found
 
 

@@ -8,13 +8,14 @@ import jax
 import numpy as np
 import pytest
 
-from configs.preferences import reward_models
+from configs.preferences import reward_models, ultrafeedback
 from experiments import reward_model
 from experiments.parts import reward_readers
 from experiments.parts.judges.trained import load_reward_model
 from experiments.parts.reward_evaluation import evaluate_responses
 from experiments.parts.setup import load_params, make_setup
 from rl_jax import preferences
+from rl_jax.preferences.rated import ASPECTS
 from rl_jax.rewards.benchmarks import pair_accuracy
 from rl_jax.training import checkpoint
 from tests.experiments import small as small_runs
@@ -126,6 +127,30 @@ def test_pairs_are_learned_and_the_loader_judges_as_the_run_did(whole):
     # The run's params are a language model that other programs load.
     setup = make_setup(small(folder))
     assert set(load_params(setup, workdir)) == set(setup.init_params())
+
+
+@pytest.mark.slow
+def test_a_reward_model_of_ultrafeedbacks_ratings(tmp_path):
+    """Made rows, as openbmb's: the best mean rating is preferred, on instructions that were held out."""
+
+    def rated(text, *ratings):
+        return {"response": text, "annotations": {a: {"Rating": r} for a, r in zip(ASPECTS, ratings, strict=True)}}
+
+    made = [
+        {"instruction": p, "completions": [rated(bad, "2", "1", "N/A", "1"), rated(good, "4", "5", "5", "4")]}
+        for p, good, bad in texts(80)
+    ]
+    config, like = ultrafeedback.get_config("smoke"), small(tmp_path)
+    config.data.update(path=lines(tmp_path / "rated.jsonl", made), test_share=0.2, data_dir=str(tmp_path / "data"))
+    for group in ("model", "rollout", "eval", "log", "train", "checkpoint"):
+        config[group] = like[group]
+    config.rollout.update(completion_length=12, prompt_buckets=(32,))
+    reward_model.run(config, tmp_path / "run")
+    report = json.loads((tmp_path / "run/evaluation.json").read_text())["held_out"]
+    assert report["accuracy"] > 0.9 and rows(tmp_path / "run")[0]["data/num_kept"] > 50
+    assert ultrafeedback.get_config("rankings").algorithm.loss.fn == "plackett_luce"
+    with pytest.raises(ValueError, match="rankings have none"):
+        ultrafeedback.get_config("rankings,worst")
 
 
 @pytest.mark.slow

@@ -75,9 +75,12 @@ def test_what_replay_cannot_have_is_refused(tmp_path):
     ppo.check_config(config)
     with config.unlocked():
         config.agent.record, config.critic.replay.batches = False, -1
-    with pytest.raises(ValueError, match="(?s)set agent.record=True.*critic.replay.batches=-1 must be 1 or more"):
+    with pytest.raises(ValueError, match="(?s)set agent.record=True.*critic.replay.batches=-1 must be 0"):
         ppo.check_config(config)
+    config = tiny(tmp_path, "maze,turn_ppo", record=True)
     with config.unlocked():
-        del config["agent"]
-    with pytest.raises(ValueError, match="critic.replay.batches=-1: turns are those of config.agent's episodes"):
-        turn_replay.train(None, SimpleNamespace(config=config), None, None, None, None)
+        config.critic.replay.batches = 1
+    with pytest.raises(ValueError, match="turn_gae' has no critics of turns; take"):
+        ppo.check_config(config)
+    off = SimpleNamespace(config=tiny(tmp_path))
+    assert turn_replay.train(None, off, None, "as it was", None, None) == ("as it was", [])
