@@ -18,7 +18,6 @@ def critic(**changes) -> ConfigDict:
         # The loss (rl_jax.losses.value).
         loss=dict(fn="clipped", value_clip=0.2),
         support=dict(low=-1.0, high=1.0, num_bins=101, padding=3),  # read by the categorical losses only
-        replay=dict(steps=50, batches=0),  # batches of earlier steps' turns for critics of turns; 0: none
         target_rate=0.1,  # of the slow copy of critics of turns, per step; others have none
         replay=dict(steps=50, batches=0),  # of critics of turns: minibatches of turns of earlier steps, per step
         value_coef=0.1,  # weight of the value loss if the trunk is shared
