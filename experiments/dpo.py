@@ -144,13 +144,16 @@ def check(config) -> dpo.Objective:
     return objective
 
 
-def read(setup: Setup, pairs: preferences.Preferences, encoder: Encoder) -> tuple[Arrays, Arrays, dict[str, int]]:
+def read(
+    setup: Setup, pairs: preferences.Preferences, encoder: Encoder, packer: PreferencePacker
+) -> tuple[Arrays, Arrays, dict[str, int]]:
     """Reads and encodes the data.
 
     Args:
       setup: of the run.
       pairs: the preferences.
       encoder: of the run.
+      packer: of the run; fits its rows to the training records.
 
     Returns:
       (arrays of the training records, arrays of the held-out ones, counts of truncated, dropped and skipped records by
@@ -158,6 +161,7 @@ def read(setup: Setup, pairs: preferences.Preferences, encoder: Encoder) -> tupl
     """
     config = setup.config
     arrays, counts = encoder(records_of(pairs, "train", config.algorithm.responses))
+    packer.fit(arrays)
     held_out, _ = encoder(records_of(pairs, "test", config.algorithm.responses, limit=config.eval.num_prompts))
     counts["skipped_records"] = pairs.data_source("train").num_skipped
     return arrays, held_out, {f"data/{name}": count for name, count in counts.items()}
@@ -232,8 +236,8 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
     setup = for_sft(make_setup(config, task), pairs)
     check_batches(setup)
     loop.record(setup)
-    encoder = Encoder(setup, objective.needs())
-    arrays, held_out, counts = read(setup, pairs, encoder)
+    encoder, packer = Encoder(setup, objective.needs()), PreferencePacker(setup)
+    arrays, held_out, counts = read(setup, pairs, encoder, packer)
     if (params := warm_start(setup, workdir, loop.stop)) is None:
         return
     reference = jax.tree.map(jnp.copy, params) if needs_reference(config) else None
@@ -241,7 +245,7 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
     arrays, held_out = score_reference(setup, workdir, programs, encoder, reference, (arrays, held_out))
     loop.total = math.ceil(settings.data_epochs * len(arrays["tokens"]) / settings.batch_size) or settings.steps
     batches = pipeline.train_iterator(range(len(arrays["tokens"])), batch_size=settings.batch_size, seed=config.seed)
-    state, packer = state_of(loop.restore(checkpoint_items(state), batches)), PreferencePacker(setup, arrays)
+    state = state_of(loop.restore(checkpoint_items(state), batches))
     with loop:
         first = encoder.batch(arrays, np.array(pipeline.peek(batches)))
         compile_ahead(loop, setup, programs, state, first, packer, reference)

@@ -92,7 +92,8 @@ def arrays_of(work: dict, records: list) -> dict[str, np.ndarray]:
 
 def make_dpo(setup: Setup, first: dict[str, np.ndarray]):
     """step(arrays) -> None, and the number of compiled programs, of experiments.dpo. first: arrays of a step."""
-    packer, params = PreferencePacker(setup, first), setup.init_params()
+    packer, params = PreferencePacker(setup), setup.init_params()
+    packer.fit(first)
     reference = jax.tree.map(jnp.copy, params)
     programs, state = preference_steps.build(setup, params)
 

@@ -274,15 +274,28 @@ class PreferencePacker:
 
     Args:
       setup: of the run.
-      arrays: of the training records, if they are known. Where a prompt with its responses fills a row of its own
-        better than two of them fill the usual length, as in pairs of full length, rows have that length. The first
-        batch's worth of records decides, in their order in the data: a resumed run decides alike.
     """
 
-    def __init__(self, setup: Setup, arrays: Arrays | None = None):
-        self._packing, self._row_length = Packing(setup), 0
-        if arrays is not None and self._packing.share_prefix:
-            self._row_length = self._better_length(setup.config.train, arrays)
+    def __init__(self, setup: Setup):
+        self._packing, self._train, self._row_length = Packing(setup), setup.config.train, 0
+
+    def fit(self, arrays: Arrays) -> None:
+        """Makes rows as long as a prompt with its responses, if the records then need fewer columns than by default.
+
+        So it is with pairs of full length: a second one would not fit into the default's two padded rows. The first
+        batch's worth of records decides, in their order in the data: a resumed run decides alike.
+
+        Args:
+          arrays: of the training records.
+        """
+        if not self._packing.share_prefix:
+            return
+        _, responses, length = arrays["completion_mask"].shape
+        size = self._train.batch_size
+        batch = take_rows(arrays, np.arange(min(size, len(arrays["tokens"]))), size, set())
+        group = arrays["tokens"].shape[2] + (responses - 1) * length
+        columns = [self._pack(batch, self._train.micro_batches, x).rows.tokens.size for x in (0, group)]
+        self._row_length = group if columns[1] < columns[0] else 0
 
     def __call__(self, batch: PreferenceBatch, micro_batches: int = 1) -> PreferenceBatch:
         """The batch with its rows packed, separately per micro-batch."""
@@ -298,12 +311,3 @@ class PreferencePacker:
         tokens = TokenBatch(*(np.asarray(x)[order] for x in flat(batch.batch)[:3]))
         mask = np.asarray(batch.completion_mask).reshape(-1, length)[order]
         return self._packing.pack(tokens, mask, micro_batches, row_length=row_length)
-
-    def _better_length(self, train, arrays: Arrays) -> int:
-        """The length of a whole group, if the first records then need fewer columns; 0 for the usual one."""
-        _, responses, length = arrays["completion_mask"].shape
-        indices = np.arange(min(train.batch_size, len(arrays["tokens"])))
-        batch = take_rows(arrays, indices, train.batch_size, set())
-        lengths = (0, arrays["tokens"].shape[2] + (responses - 1) * length)
-        usual, group = (self._pack(batch, train.micro_batches, x).rows.tokens.size for x in lengths)
-        return lengths[1] if group < usual else 0

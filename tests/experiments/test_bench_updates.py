@@ -27,12 +27,14 @@ def test_the_work_is_the_same_at_every_call(method):
 
 
 def packed(shape: str, prompts: int):
-    """(rows as packed with the length that the records suggest, and with the usual one)."""
+    """((rows packed with the length that fits the records, with the usual one), the work)."""
     work = updates.make_work("dpo", shape, SIZES, prompts=prompts, steps=1)
     setup, arrays = updates.make_setup(work), updates.arrays_of(work, work["records"][0])
     setup.config.packing.min_rows = 1
     batch = take_rows(arrays, np.arange(prompts), prompts, set())
-    return [PreferencePacker(setup, known)(batch).batch for known in (arrays, None)], work
+    fitted, usual = PreferencePacker(setup), PreferencePacker(setup)
+    fitted.fit(arrays)
+    return [packer(batch).batch for packer in (fitted, usual)], work
 
 
 @pytest.mark.parametrize("shape", ["uniform", "long_prompt"])
