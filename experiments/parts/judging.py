@@ -148,6 +148,22 @@ def by_source(records: list[dict], columns: dict[str, np.ndarray]) -> dict[str, 
     }
 
 
+def judged_metrics(judged: Judged, group_size: int) -> dict[str, float]:
+    """Means over a step's rows: rewards and their components, failures, groups without a spread, lengths."""
+    result, rollout = judged.result, judged.rollout
+    groups = result.rewards.reshape(-1, group_size)
+    metrics = {
+        "reward/mean": result.rewards.mean(),
+        "reward/std": result.rewards.std(),
+        "reward/timeouts": result.num_timeouts,
+        "reward/errors": result.num_errors,
+        "group/zero_variance": np.mean(np.ptp(groups, axis=1) == 0),
+        "finished": rollout.finished.mean(),
+        "completion_length": rollout.completion_mask.sum(axis=1).mean(),
+    }
+    return metrics | {f"reward/{name}": column.mean() for name, column in result.components.items()}
+
+
 def rewards_by_source(judged: Judged) -> dict[str, float]:
     """The mean reward of each source of the records: reward/source/NAME."""
     return by_source(judged.records, {"reward": judged.result.rewards})

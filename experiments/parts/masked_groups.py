@@ -9,7 +9,7 @@ import numpy as np
 
 from experiments.parts.clock import Clock
 from experiments.parts.encoding import encode_prompts
-from experiments.parts.judging import Judged, judge
+from experiments.parts.judging import Judged, judge, judged_metrics
 from experiments.parts.masked_lm import jit_sampler
 from experiments.parts.prompts import feedback_of
 from experiments.parts.setup import Setup
@@ -78,7 +78,7 @@ class Collector:
             hinted[rows] = given[sources] != self._setup.task.tokenizer.mask_id
             rescued = len({row // group_size for row, _ in pairs})
             metrics |= {"hints/rescued": rescued / hopeless.sum(), "hints/rows": len(pairs) / len(hinted)}
-        return Answers(judged, hinted, metrics | metrics_of(judged, group_size))
+        return Answers(judged, hinted, metrics | judged_metrics(judged, group_size))
 
     def _sample(
         self, records, params, key, given: np.ndarray, clock: Clock, wanted: np.ndarray | None = None
@@ -144,19 +144,3 @@ def replaced(judged: Judged, by: Judged, rows: Sequence[int], sources: Sequence[
     )
     rollout = jax.tree.map(put, judged.rollout, by.rollout)
     return judged._replace(rollout=rollout, completions=completions, result=result)
-
-
-def metrics_of(judged: Judged, group_size: int) -> dict[str, float]:
-    """Metrics of a step's rows, by the names that the other programs give them."""
-    result, rollout = judged.result, judged.rollout
-    groups = result.rewards.reshape(-1, group_size)
-    metrics = {
-        "reward/mean": result.rewards.mean(),
-        "reward/std": result.rewards.std(),
-        "reward/timeouts": result.num_timeouts,
-        "reward/errors": result.num_errors,
-        "group/zero_variance": np.mean(np.ptp(groups, axis=1) == 0),
-        "finished": rollout.finished.mean(),
-        "completion_length": rollout.completion_mask.sum(axis=1).mean(),
-    }
-    return metrics | {f"reward/{name}": column.mean() for name, column in result.components.items()}

@@ -75,15 +75,16 @@ def make_prepare(setup: Setup) -> Callable:
         masked, weights = draw_masks(jax.random.split(mask_key, count), algorithm.samples, length, how=how)
         batch = mask_prompts(batch, length, mask_id, algorithm.prompt_masking, prompt_key)
         scores = score(params, corrupted(batch, masked, mask_id))
+        credit = advantage(rewards)
         log_probs, entropy = (x.reshape(masked.shape) for x in (scores.log_probs, scores.entropy))
         inside = masked & hinted[:, None]
         counted = (masked & ~inside) | keep_uncertain(entropy, inside, share)
         metrics = {
             "entropy": jnp.sum(entropy * masked) / jnp.sum(masked),
-            "advantage/size": jnp.mean(jnp.abs(advantage(rewards))),
+            "advantage/size": jnp.mean(jnp.abs(credit)),
             "hints/trained": jnp.sum(counted & inside) / jnp.maximum(jnp.sum(inside), 1),
         }
-        rows = Rows(batch, completion_mask, masked, counted, weights, log_probs, advantage(rewards))
+        rows = Rows(batch, completion_mask, masked, counted, weights, log_probs, credit)
         return (one_draw_per_row(rows) if algorithm.objective == "bgpo" else rows), metrics
 
     return prepare

@@ -21,7 +21,7 @@ from experiments.parts import (
     turn_signals,
     windows,
 )
-from experiments.parts.judging import Judged, need_reward, rewards_by_source, sample_rows
+from experiments.parts.judging import Judged, judged_metrics, need_reward, rewards_by_source, sample_rows
 from experiments.parts.processes import to_host
 from experiments.parts.prompts import make_prompts
 from experiments.parts.run import Run, Step
@@ -269,8 +269,7 @@ def step_metrics(config, collected: Collected, source, updates: list[dict[str, f
       source: the prompts' source, for its num_skipped.
       updates: metrics of each update.
     """
-    result, rollout = collected.judged.result, collected.judged.rollout
-    groups = result.rewards.reshape(-1, config.sample.group_size)
+    rollout = collected.judged.rollout
     metrics = {name: np.mean([update[name] for update in updates]) for name in updates[0]}
     del metrics["sampler/weight"], metrics["sampler/weight_squared"]  # folded into sampler/ess
     metrics |= {
@@ -278,18 +277,10 @@ def step_metrics(config, collected: Collected, source, updates: list[dict[str, f
         "nonfinite/skipped": updates[-1]["nonfinite/skipped"],  # a running count, not to be averaged
         "sampler/gap_max": updates[0]["sampler/gap_max"],
         "sampler/ess": updates[0]["sampler/weight"] ** 2 / updates[0]["sampler/weight_squared"],
-        "reward/mean": result.rewards.mean(),
-        "reward/std": result.rewards.std(),
-        "reward/timeouts": result.num_timeouts,
-        "reward/errors": result.num_errors,
-        "group/zero_variance": np.mean(np.ptp(groups, axis=1) == 0),
-        "finished": rollout.finished.mean(),
         "truncated": rollout.truncated.mean(),
-        "completion_length": rollout.completion_mask.sum(axis=1).mean(),
         "mask_occupancy": rollout.completion_mask.mean(),
     }
-    metrics |= {f"reward/{name}": column.mean() for name, column in result.components.items()}
-    metrics |= rewards_by_source(collected.judged)
+    metrics |= judged_metrics(collected.judged, config.sample.group_size) | rewards_by_source(collected.judged)
     return metrics | collected.metrics | {"data/skipped_records": source.num_skipped}
 
 
