@@ -230,24 +230,50 @@ def run_apart(side: str, command: list[str], work: dict) -> dict:
     return json.loads(lines[-1])
 
 
-def measure(work: dict, peers: dict[str, str], *, rounds: int, warmup: int) -> dict:
-    """Each side's medians over the rounds' steps after `warmup`, and the peers' step over ours."""
-    commands = {"ours": [sys.executable, "-m", "experiments.bench.grpo", "--work"]}
-    commands |= {name: [python, str(PEERS[name])] for name, python in peers.items()}
-    sides: dict[str, dict[str, list]] = {}
+def medians(
+    module: str, scripts: dict[str, pathlib.Path], work: dict, peers: dict[str, str], *, rounds: int, warmup: int
+) -> dict[str, dict[str, float]]:
+    """Each side's medians over the steps after `warmup` of all rounds, in which the sides take turns.
+
+    Args:
+      module: ours, run with --work.
+      scripts: of the peers by name.
+      work: of make_work.
+      peers: name -> Python.
+      rounds: how often each side runs.
+      warmup: first steps of a run that do not count.
+
+    Returns:
+      side -> its figures in seconds (names in _s), and compile_count where a side counts: after the warm-up.
+    """
+    commands = {"ours": [sys.executable, "-m", module, "--work"]}
+    commands |= {name: [python, str(scripts[name])] for name, python in peers.items()}
+    sides: dict[str, dict[str, list]] = {name: {} for name in commands}
     for _ in range(rounds):
         for side, command in commands.items():
             run = run_apart(side, command, work)
-            timed = sides.setdefault(run["name"], {})
-            for key in ("step_s", "rollout_s", "update_s"):
-                timed.setdefault(key, []).extend(run[key][warmup:])
+            for key in (key for key in run if key.endswith("_s")):
+                sides[side].setdefault(key, []).extend(run[key][warmup:])
             if "compile_count" in run:
-                timed["compile_count"] = [run["compile_count"][-1] - run["compile_count"][warmup - 1]]
-    medians = {name: {key: round(statistics.median(v), 5) for key, v in side.items()} for name, side in sides.items()}
-    ours, others = medians["ours"], [name for name in medians if name != "ours"]
-    ratios = {key: {n: round(medians[n][key] / ours[key], 2) for n in others} for key in ("step_s", "rollout_s")}
+                sides[side]["compile_count"] = [run["compile_count"][-1] - run["compile_count"][warmup - 1]]
+    return {name: {key: round(statistics.median(v), 5) for key, v in side.items()} for name, side in sides.items()}
+
+
+def measure(work: dict, peers: dict[str, str], *, rounds: int, warmup: int) -> dict:
+    """Each side's medians over the rounds' steps after `warmup`, and the peers' step over ours."""
+    sides = medians("experiments.bench.grpo", PEERS, work, peers, rounds=rounds, warmup=warmup)
+    ours, others = sides["ours"], [name for name in sides if name != "ours"]
+    ratios = {key: {n: round(sides[n][key] / ours[key], 2) for n in others} for key in ("step_s", "rollout_s")}
     mfu = update_flops(work) / ours["update_s"] / matmul_rate()
-    return {"sides": medians, "ratio": ratios["step_s"], "rollout_ratio": ratios["rollout_s"], "mfu": round(mfu, 3)}
+    return {"sides": sides, "ratio": ratios["step_s"], "rollout_ratio": ratios["rollout_s"], "mfu": round(mfu, 3)}
+
+
+def named_peers(parser: argparse.ArgumentParser, given: list[str], known: dict[str, pathlib.Path]) -> dict[str, str]:
+    """name -> Python of each --peer NAME=PYTHON; an unknown name ends the program with a message."""
+    peers = dict(peer.split("=", 1) for peer in given)
+    if set(peers) - set(known):
+        parser.error(f"--peer {sorted(set(peers) - set(known))} is none of {', '.join(known)}")
+    return peers
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -267,9 +293,7 @@ def main(arguments: list[str] | None = None) -> None:
     if options.work:
         print(json.dumps(run_ours(json.loads(pathlib.Path(options.work).read_text()))))
         return
-    peers = dict(peer.split("=", 1) for peer in options.peer)
-    if set(peers) - set(PEERS):
-        parser.error(f"--peer {sorted(set(peers) - set(PEERS))} is none of {', '.join(PEERS)}")
+    peers = named_peers(parser, options.peer, PEERS)
     result = {"bench": "grpo_step", "model": options.model, "steps": options.steps, "rounds": options.rounds}
     for shape in options.shapes.split(","):
         work = make_work(

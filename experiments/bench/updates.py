@@ -19,8 +19,6 @@ matrix-multiply rate measured in the same run.
 import argparse
 import json
 import pathlib
-import statistics
-import sys
 import time
 
 import jax
@@ -145,19 +143,13 @@ def step_flops(work: dict) -> float:
 
 def measure(work: dict, peers: dict[str, str], *, rounds: int, warmup: int) -> dict:
     """Each side's median over the rounds' steps after `warmup`, and the peers' step over ours."""
-    commands = {"ours": [sys.executable, "-m", "experiments.bench.updates", "--work"]}
-    commands |= {name: [python, str(PEERS[name])] for name, python in peers.items()}
-    seconds, compiled = {name: [] for name in commands}, 0
-    for _ in range(rounds):
-        for side, command in commands.items():
-            run = grpo.run_apart(side, command, work)
-            seconds[side] += run["step_s"][warmup:]
-            if "compile_count" in run:
-                compiled = run["compile_count"][-1] - run["compile_count"][warmup - 1]
-    medians = {name: round(statistics.median(x), 5) for name, x in seconds.items()}
-    ratio = {name: round(x / medians["ours"], 2) for name, x in medians.items() if name != "ours"}
-    mfu = step_flops(work) / medians["ours"] / grpo.matmul_rate()
-    return {"step_s": medians, "ratio": ratio, "compile_count": compiled, "mfu": round(mfu, 3)}
+    sides = grpo.medians("experiments.bench.updates", PEERS, work, peers, rounds=rounds, warmup=warmup)
+    seconds = {name: side["step_s"] for name, side in sides.items()}
+    ratio = {name: round(x / seconds["ours"], 2) for name, x in seconds.items() if name != "ours"}
+    mfu = step_flops(work) / seconds["ours"] / grpo.matmul_rate()
+    return {
+        "step_s": seconds, "ratio": ratio, "compile_count": sides["ours"]["compile_count"], "mfu": round(mfu, 3),
+    }  # fmt: skip
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -176,9 +168,7 @@ def main(arguments: list[str] | None = None) -> None:
     if options.work:
         print(json.dumps(run_ours(json.loads(pathlib.Path(options.work).read_text()))))
         return
-    peers = dict(peer.split("=", 1) for peer in options.peer)
-    if set(peers) - set(PEERS):
-        parser.error(f"--peer {sorted(set(peers) - set(PEERS))} is none of {', '.join(PEERS)}")
+    peers = grpo.named_peers(parser, options.peer, PEERS)
     if unknown := set(options.shapes.split(",")) - set(SHAPES):
         parser.error(f"--shapes {sorted(unknown)} is none of {', '.join(SHAPES)}")
     if options.warmup < 1:
