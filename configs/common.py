@@ -57,7 +57,7 @@ def transformer(**changes) -> ConfigDict:
         dtype="float32",
         param_dtype="float32",
         remat="none",
-        attention="dot_product",  # "splash": the TPU's kernel
+        attention="auto",  # the TPU's kernel where there is a TPU
     )
     return ConfigDict(_known(fields, changes))
 

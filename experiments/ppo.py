@@ -238,10 +238,6 @@ def build(setup: Setup, params) -> tuple[PPOPrograms, LearnerState]:
     def objective_of(batch):
         return make_objective(schedules.in_loss(config, batch.policy.extras))
 
-    def critic_loss(params, batch):
-        objective = objective_of(batch)
-        return ppo.value_loss(objective.read(predict(params, batch.policy.batch), batch), batch, objective)
-
     def joint_loss(params, batch):
         tokens = batch.policy.batch
         hidden = setup.model.apply(params, rows_of(tokens))  # one forward for both heads
@@ -257,7 +253,7 @@ def build(setup: Setup, params) -> tuple[PPOPrograms, LearnerState]:
         critic_step, critic = None, None
     else:
         policy_step = of_policy.train_step
-        critic_step, critic = make_trainer(setup, settings, critic_loss, critic_params)
+        critic_step, critic = make_trainer(setup, settings, critics.make_loss(predict, objective_of), critic_params)
     follow, target = critics.slow_copy(critic, critic_shardings, settings) if objective.pairs else (None, None)
     programs = PPOPrograms(
         generate=of_policy.generate,

@@ -26,6 +26,9 @@ _QUICK = (
 )
 if _QUICK not in os.environ.get("XLA_FLAGS", ""):  # workers inherit it; twice, it would be another program to the cache
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_QUICK}".strip()
+# numpy's, scipy's and torch's small products: threads of theirs that wait by spinning take the other worker's core.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # XLA and TensorStore chatter would bury a failing test
 
 import jax  # noqa: E402

@@ -1,7 +1,7 @@
 """Where the recipes start: a pretrained model at its real size, and the smoke size of the same run on a laptop.
 
 A file of this folder has RECIPE: model, data, hardware, published (a number and what measures it), source, plan
-("none" if the step was not compiled for its hardware) and departs (from the source). docs/pages/recipes.md shows them.
+(its stored plan's peaks, or "none" and why) and departs (from the source). docs/pages/recipes.md shows them.
 With the word `smoke` a recipe has generated data and a tiny random model of its family, which
 `python -m experiments.tools.tiny_model FAMILY` writes. None of them has been run at its real size.
 """
@@ -15,7 +15,7 @@ from configs.preferences import given
 from configs.tasks import gsm8k
 
 TINY = "~/.cache/rl_jax/tiny"  # of experiments.tools.tiny_model
-NO_PLAN = "none"
+NO_PLAN_OF_GPUS = "none: the TPU compiler plans for TPUs"
 
 
 def rl(name: str, model: str, *, mesh: str, several_hosts: bool = False, chat: bool = True) -> ConfigDict:
@@ -79,7 +79,7 @@ def dapo_math() -> dict:
 
 
 def _pretrained(config: ConfigDict, model: str, *, mesh: str, chat: bool) -> None:
-    config.model = common.transformer(path=model, chat=chat, dtype="bfloat16", remat="full", attention="splash")
+    config.model = common.transformer(path=model, chat=chat, dtype="bfloat16", remat="full")
     config.mesh = mesh
     config.score.update(chunk=256)
     config.rollout.long_prompts = "drop"

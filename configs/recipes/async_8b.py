@@ -3,8 +3,7 @@
     python -m experiments.grpo_async --config=configs/recipes/async_8b.py --workdir=runs/async_8b
 
 A row is at most eight versions old (flow.age; AReaL bounds only how far sampling runs ahead, flow.eta). One process:
-four devices train and four sample. Needs pip install -e '.[hub]'. On GPUs add
---config.model.attention=dot_product. Arguments: `smoke` (a laptop, after
+four devices train and four sample. Needs pip install -e '.[hub]'. Arguments: `smoke` (a laptop, after
 `python -m experiments.tools.tiny_model qwen3`).
 """
 
@@ -17,7 +16,7 @@ RECIPE = dict(
     hardware="one host with 8 GPUs of 80 GB, 4 train and 4 sample",
     published="2.77x the speed of synchronous training at the same score; on code data LiveCodeBench v5 58.8 -> 62.0",
     source="arXiv 2505.24298 and AReaL v0.3's release notes (AReaL-boba2-8B-Open)",
-    plan=_start.NO_PLAN,
+    plan=_start.NO_PLAN_OF_GPUS,
     departs="mathematics, not code, so the score does not compare; completions of 8,192 tokens",
 )
 

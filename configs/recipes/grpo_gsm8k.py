@@ -3,7 +3,7 @@
     python -m experiments.tools.fetch_data math
     python -m experiments.grpo --config=configs/recipes/grpo_gsm8k.py --workdir=runs/grpo_gsm8k
 
-One host: eight chips, or one GPU of 80 GB with --config.mesh="" --config.model.attention=dot_product. Arguments:
+One host: eight chips, or one GPU of 80 GB with --config.mesh="". Arguments:
 `small` (0.5B; the default), `medium` (1.5B), `smoke` (a laptop, after `python -m experiments.tools.tiny_model qwen2`).
 """
 

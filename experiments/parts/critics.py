@@ -12,6 +12,7 @@ from experiments.parts.judges.base import run_of
 from experiments.parts.judges.trained import load_head
 from experiments.parts.setup import Setup
 from experiments.parts.training import trained_model
+from rl_jax import ppo
 from rl_jax.core.types import Params
 from rl_jax.models.heads import NAME, REWARD, add_value_head, without_reward_head
 from rl_jax.runs.run_record import read_json
@@ -51,6 +52,21 @@ def start(setup: Setup, params: Params, *, num_outputs: int) -> tuple[Params, An
     if head is not None and jax.tree.map(jnp.shape, head) == jax.tree.map(jnp.shape, result[NAME]):
         result = {**result, NAME: jax.device_put(head, shardings[NAME])}
     return result, shardings
+
+
+def make_loss(predict: Callable, objective_of: Callable) -> Callable:
+    """Makes loss_fn(params, PPOBatch) -> (Mean, metrics) of a critic alone, as the train step takes it.
+
+    Args:
+      predict: (critic params, rows) -> float [B, C + 1, num_outputs].
+      objective_of: (PPOBatch) -> rl_jax.ppo.Objective.
+    """
+
+    def loss_fn(params, batch):
+        objective = objective_of(batch)
+        return ppo.value_loss(objective.read(predict(params, batch.policy.batch), batch), batch, objective)
+
+    return loss_fn
 
 
 def slow_copy(critic: TrainState, shardings: Any, settings: Any) -> tuple[Callable, Params]:

@@ -70,7 +70,7 @@ def make_setup(config: ConfigDict, task: tasks.Task | None = None) -> Setup:
         result = _setup_hf(config, mesh, task)
     else:
         result = assemble(config, mesh, task, *load_model(config.model.to_dict(), config.seed, task.tokenizer))
-    result = _with_adapters(result) if config.model.lora.rank else result
+    result = with_adapters(result) if config.model.lora.rank else result
     result = result._replace(task=prompt_limits.limited(config, result.task))
     dtype = policies_of(config.model)["dtype"]
     dtype = "" if config.model.lora.rank or dtype == "float32" else dtype
@@ -112,7 +112,7 @@ def lora_config(config: ConfigDict) -> lora.LoraConfig:
     return lora.LoraConfig(**config.model.lora.to_dict())
 
 
-def _with_adapters(setup: Setup) -> Setup:
+def with_adapters(setup: Setup) -> Setup:
     """The setup with params {"base": the model's, "adapters": what is trained}."""
     config = lora_config(setup.config)
 

@@ -36,6 +36,7 @@ from experiments.parts.flags import main as start
 from experiments.parts.setup import Setup
 from experiments.parts.training import make_step
 from experiments.plan import chips, flops, hlo, placing, programs, stored
+from experiments.plan.runs import UPDATES, make_planned, model_flops, programs_of, step_rows
 from rl_jax.runs.logging import write_atomically
 from rl_jax.training import sharding
 
@@ -44,7 +45,7 @@ flags.DEFINE_bool("sweep", False, "plan the train step for every sensible mesh o
 flags.DEFINE_bool("largest", False, "plan the train step with the largest micro-batch that fits")
 flags.DEFINE_bool("placement", False, "estimate which devices should sample, score and train; compiles nothing")
 flags.DEFINE_string("lengths", None, "with --placement: a JSON list of completion lengths, or a run's folder")
-flags.DEFINE_list("programs", ["train", "score", "decode"], "programs to plan")
+flags.DEFINE_list("programs", None, "programs to plan: train, score, decode, critic; without it, those of the run")
 flags.DEFINE_float("effort", 0.0, "XLA's exec_time_optimization_effort: 0 as in a run, -1 for a quick plan", -1.0, 1.0)
 flags.DEFINE_string("save", None, "write the plan to this file, as JSON")
 flags.DEFINE_string("table", None, "only write a README.md of the plans stored in this folder")
@@ -166,27 +167,11 @@ def moved_bytes(name: str, setup: Setup, planned: programs.Planned, micro_batche
     weights = count * width / setup.mesh.shape["tensor"]  # gathered over fsdp: a chip reads them all
     if name == "score":
         return weights
-    if name == "train":
+    if name in UPDATES:
         state = tree_bytes(planned.arguments[0], jax.tree.map(lambda x: x.sharding, planned.arguments[0]))
         passes = 4 if config.model.remat == "full" else 3
         return passes * micro_batches * weights + 2 * state
     return config.rollout.completion_length * (weights + cache_bytes(setup, planned.arguments[1].shape[0]))
-
-
-def model_flops(plain: Setup, rows: int) -> float:
-    """The FLOPs of a train step on `rows` rows: a forward, and twice as many backward."""
-    forward = programs.score(plain, rows, micro_batches=1)  # those of the score are of a step's rows, not of these
-    return 3 * flops.count(forward.jaxpr(plain.mesh), while_turns=forward.while_turns)
-
-
-def make_planned(name: str, setup: Setup, micro_batches: int | None = None) -> programs.Planned:
-    """The program of that name at the config's size. micro_batches: overrides the config's."""
-    rows = setup.config.sample.prompts_per_step * setup.config.sample.group_size
-    if name == "train":
-        return programs.train(setup, rows // setup.config.train.minibatches, micro_batches)
-    return (
-        programs.score(setup, rows) if name == "score" else programs.decode(setup, setup.config.sample.prompts_per_step)
-    )
 
 
 def largest(setup: Setup, limit: float, effort: float) -> tuple[int, dict[str, Any]]:
@@ -207,8 +192,7 @@ def largest(setup: Setup, limit: float, effort: float) -> tuple[int, dict[str, A
     Raises:
       ValueError: if a minibatch does not divide over the devices that split rows.
     """
-    sample, shards = setup.config.sample, sharding.row_shards(setup.mesh)
-    rows = sample.prompts_per_step * sample.group_size // setup.config.train.minibatches
+    rows, shards = step_rows(setup.config)[1], sharding.row_shards(setup.mesh)
     if rows % shards:
         raise ValueError(f"a minibatch of {rows} rows must be a multiple of the {shards} devices that split rows")
     figures: dict[str, Any] = {}
@@ -223,27 +207,31 @@ def largest(setup: Setup, limit: float, effort: float) -> tuple[int, dict[str, A
     return 0, {"refused": f"its peak is above the {limit / GIB:.0f} GiB of a chip"} | figures
 
 
-def plan(config, topology: str, names: list[str], *, find_largest: bool = False, effort: float = 0.0) -> dict[str, Any]:
+def plan(
+    config, topology: str, names: list[str] | None, *, find_largest: bool = False, effort: float = 0.0
+) -> dict[str, Any]:
     """The figures of one config on one slice with config.mesh, as plain JSON data.
 
     Args:
       config: of the run.
       topology: "v5e:8x8".
-      names: of the programs.
+      names: of the programs; None: all of the run's.
       find_largest: whether to plan the train step with its largest micro-batch instead of the config's.
       effort: of the compiler.
 
     Raises:
-      ValueError: if the mesh does not fit the slice, or the config has LoRA or a rollout mesh of its own.
+      ValueError: if the mesh does not fit the slice, the config has a rollout mesh of its own, or its run has no such
+        program.
     """
-    for field, value in {"model.lora.rank": config.model.lora.rank, "rollout.mesh": config.rollout.mesh}.items():
-        if value:
-            empty = "''" if isinstance(value, str) else 0
-            raise ValueError(
-                f"{field}={value!r}: plans are of full training that samples on the training mesh; set {field}={empty}"
-            )
+    if config.rollout.mesh:
+        raise ValueError(
+            f"rollout.mesh={config.rollout.mesh!r}: plans sample on the training mesh; set rollout.mesh='', and plan "
+            "the rollout by itself with --config.mesh and --programs=decode"
+        )
     if config.model.dtype == "auto":
         config.model.dtype = "bfloat16"  # as on the accelerator that is planned for
+    if config.model.attention == "auto":
+        config.model.attention = "splash"
     chip, devices = chips.chip_of(topology), described_devices(topology)
     sizes = sharding.parse_mesh(config.mesh)
     if math.prod(sizes.values()) != len(devices):
@@ -264,25 +252,26 @@ def plan(config, topology: str, names: list[str], *, find_largest: bool = False,
         "parameter_bytes": tree_bytes(setup.param_shapes, setup.param_shardings),
         "optimizer_bytes": optimizer_bytes(setup),
         "tokens": [max(config.rollout.prompt_buckets), config.rollout.completion_length],
-        "step_rows": config.sample.prompts_per_step * config.sample.group_size,
-        "rows": config.sample.prompts_per_step * config.sample.group_size // config.train.minibatches,
+        "step_rows": step_rows(config)[0],
+        "rows": step_rows(config)[1],
         "micro_batches": config.train.micro_batches,
         "effort": effort,
         "libtpu": importlib.metadata.version("libtpu"),
         "programs": {},
     }
-    for name in names:
+    for name in names or list(programs_of(config)):
         if name == "train" and find_largest:
             rows, figures = largest(setup, chip.bytes, effort)
             result |= {"largest_micro_batch": rows, "micro_batches": result["rows"] // rows if rows else result["rows"]}
         else:
             figures = compile_one(make_planned(name, setup), mesh, effort)
         if "refused" not in figures:
-            planned, counted = [make_planned(name, x, result["micro_batches"]) for x in (setup, plain)]
+            count = result["micro_batches"] if name == "train" else None
+            planned, counted = [make_planned(name, x, count) for x in (setup, plain)]
             total = flops.count(counted.jaxpr(mesh), while_turns=counted.while_turns)
-            useful = model_flops(plain, result["rows"]) if name == "train" else total
+            useful = model_flops(name, plain, result["rows"]) if name in UPDATES else total
             sent, synchronous = (sum(figures[kind].values()) for kind in ("sent_bytes", "synchronous_bytes"))
-            moved = moved_bytes(name, setup, planned, result["micro_batches"])
+            moved = moved_bytes(name, setup, planned, count or 1)
             figures |= roofline(sent, total, useful, moved, mesh, chip, synchronous=synchronous)
         if name == "decode":
             figures["cache_bytes"] = cache_bytes(setup, config.sample.prompts_per_step)

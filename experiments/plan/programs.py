@@ -1,4 +1,4 @@
-"""The programs of a GRPO run as the run would compile them, for devices that are described, not present."""
+"""The programs of a GRPO or PPO run as the run would compile them, for devices that are described, not present."""
 
 import dataclasses
 import functools
@@ -9,11 +9,13 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from experiments.parts import hub, policy, schedules
-from experiments.parts.setup import POLICIES, Setup, sampling_of
-from experiments.parts.training import make_step
-from rl_jax import tasks
+from experiments import ppo as ppo_program
+from experiments.parts import critics, hub, policy, schedules
+from experiments.parts.setup import POLICIES, Setup, sampling_of, with_adapters
+from experiments.parts.training import make_step, trained_model, with_merged_adapters
+from rl_jax import ppo, tasks
 from rl_jax.core.types import PolicyBatch, TokenBatch
+from rl_jax.models.heads import add_value_head, make_predict
 from rl_jax.models.hf import loading
 from rl_jax.models.transformer.model import TransformerConfig, make_transformer
 from rl_jax.rollout.lm.engine import make_generate
@@ -63,17 +65,18 @@ def model_config(config, **changes) -> TransformerConfig:
 
 
 def describe(config, model: TransformerConfig, mesh: Mesh) -> Setup:
-    """The Setup of a run as shapes: without a task, and with abstract params."""
+    """The Setup of a run as shapes: without a task, and with abstract params, adapters included."""
     shapes = loading.param_shapes(model)
     shardings = sharding.tree_shardings(shapes, mesh)
-    return Setup(config, mesh, None, make_transformer(model), None, shapes, shardings)
+    setup = Setup(config, mesh, None, make_transformer(model), None, shapes, shardings)
+    return with_adapters(setup) if config.model.lora.rank else setup
 
 
 def _placed(shapes, shardings):
     return jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, shardings)
 
 
-def _rows(setup: Setup, shapes):
+def on_rows(setup: Setup, shapes):
     """Shapes with their rows sharded over data and fsdp."""
     rows = sharding.batch_sharding(setup.mesh)
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=rows), shapes)
@@ -91,14 +94,49 @@ def train(setup: Setup, rows: int, micro_batches: int | None = None) -> Planned:
     if micro_batches:
         settings.update(micro_batches=micro_batches)
     optimizer, step = make_step(setup, settings, policy.make_loss(setup, policy.make_scorer(setup)))
-    init = functools.partial(init_state, optimizer=optimizer, rng=jax.random.key(0))
-    state = jax.eval_shape(init, setup.param_shapes)
-    shardings = sharding.tree_shardings(state, setup.mesh)
+    return update("train", setup, step, optimizer, setup.param_shapes, _policy_batch(setup, rows))
+
+
+def critic(setup: Setup, rows: int, micro_batches: int | None = None) -> Planned:
+    """The train step of PPO's critic on a minibatch of `rows` rows. micro_batches: overrides the config's.
+
+    Raises:
+      ValueError: if the critic is a head of the policy: its step is the policy's.
+    """
+    config = setup.config
+    settings, objective = config.critic.copy_and_resolve_references(), ppo_program.make_objective(config)
+    if settings.shared:
+        raise ValueError("critic.shared=true: the critic has no program of its own to plan; leave `critic` out")
+    if micro_batches:
+        settings.update(micro_batches=micro_batches)
+    predict = make_predict(setup.model, completion_length=config.rollout.completion_length)
+    loss = critics.make_loss(with_merged_adapters(setup, predict), lambda batch: objective)
+    optimizer, step = make_step(setup, settings, loss)
+    add_head = functools.partial(add_value_head, trained_model(setup), num_outputs=objective.num_outputs())
+    policy_batch = _policy_batch(setup, rows)
+    values = policy_batch.advantages  # of pairs of critics there are more, which no recipe has
+    batch = ppo.PPOBatch(policy_batch, values, values)
+    return update("critic", setup, step, optimizer, jax.eval_shape(add_head, setup.param_shapes), batch)
+
+
+def predict(setup: Setup, rows: int, micro_batches: int | None = None) -> Planned:
+    """The forward of PPO's critic. micro_batches: not used."""
+    del micro_batches
+    config, batch = setup.config, _token_batch(setup.config, rows)
+    add_head = functools.partial(add_value_head, trained_model(setup), num_outputs=1)
+    shapes = jax.eval_shape(add_head, setup.param_shapes)
+    call = with_merged_adapters(setup, make_predict(setup.model, completion_length=config.rollout.completion_length))
+    arguments = (_placed(shapes, sharding.tree_shardings(shapes, setup.mesh)), on_rows(setup, batch))
+    return Planned("predict", call, arguments, {}, 0)
+
+
+def _policy_batch(setup: Setup, rows: int) -> PolicyBatch:
+    config = setup.config
     completion = (rows, config.rollout.completion_length)
     number, flag = jax.ShapeDtypeStruct(completion, jnp.float32), jax.ShapeDtypeStruct(completion, jnp.bool_)
     carried = ["batch_rows", *(schedules.EXTRA + name for name in config.schedules)]
     carried += ["entropy_scale"] if policy.make_objective(config).entropy_aggregate else []
-    batch = PolicyBatch(
+    return PolicyBatch(
         batch=_token_batch(config, rows),
         completion_mask=flag,
         advantages=number,
@@ -107,23 +145,43 @@ def train(setup: Setup, rows: int, micro_batches: int | None = None) -> Planned:
         ref_log_probs=number if policy.needs_ref_log_probs(config) else None,
         extras=dict.fromkeys(carried, jax.ShapeDtypeStruct((rows,), jnp.float32)),
     )
+
+
+def update(name: str, setup: Setup, step: Callable, optimizer: Any, params: Any, batch: Any) -> Planned:
+    """A train step as experiments.parts.training.make_trainer compiles it.
+
+    Args:
+      name: of the program.
+      setup: of the run.
+      step: (state, batch) -> (state, metrics).
+      optimizer: of the state.
+      params: shapes of what is trained.
+      batch: shapes of its rows.
+    """
+    init = functools.partial(init_state, optimizer=optimizer, rng=jax.random.key(0))
+    state = jax.eval_shape(init, params)
+    shardings = sharding.tree_shardings(state, setup.mesh)
     keywords = {
         "donate_argnums": 0,
         "in_shardings": (shardings, sharding.batch_sharding(setup.mesh)),
         "out_shardings": (shardings, sharding.replicated(setup.mesh)),
     }
-    arguments = (_placed(state, shardings), _rows(setup, batch))
-    return Planned("train", step, arguments, keywords, _head_slices(config))
+    arguments = (_placed(state, shardings), on_rows(setup, batch))
+    return Planned(name, step, arguments, keywords, head_slices(setup.config) if name == "train" else 0)
 
 
 def score(setup: Setup, rows: int, micro_batches: int | None = None) -> Planned:
     """The forward for old and reference log-probs. micro_batches: overrides score.micro_batches of the config."""
-    rows_sharding = sharding.batch_sharding(setup.mesh)
-    keywords = {"in_shardings": (setup.param_shardings, rows_sharding), "out_shardings": rows_sharding}
-    arguments = (_params(setup), _rows(setup, _token_batch(setup.config, rows)))
     count = micro_batches or policy.score_micro_batches(setup.config)
-    scorer = in_micro_batches(policy.make_scorer(setup), count)
-    return Planned("score", scorer, arguments, keywords, _head_slices(setup.config))
+    return forward(setup, in_micro_batches(policy.make_scorer(setup), count), _token_batch(setup.config, rows))
+
+
+def forward(setup: Setup, scorer: Callable, batch: TokenBatch) -> Planned:
+    """A scorer as experiments.parts.training.jit_score compiles it. scorer: (the model's params, rows) -> scores."""
+    rows = sharding.batch_sharding(setup.mesh)
+    keywords = {"in_shardings": (setup.param_shardings, rows), "out_shardings": rows}
+    arguments = (_params(setup), on_rows(setup, batch))
+    return Planned("score", with_merged_adapters(setup, scorer), arguments, keywords, head_slices(setup.config))
 
 
 def decode(setup: Setup, prompts: int) -> Planned:
@@ -141,13 +199,15 @@ def decode(setup: Setup, prompts: int) -> Planned:
     shape = (prompts, max(config.rollout.prompt_buckets))
     tokens = [jax.ShapeDtypeStruct(shape, kind) for kind in (jnp.int32, jnp.bool_)]
     key = jax.eval_shape(functools.partial(jax.random.key, 0))
-    arguments = (_params(setup), *_rows(setup, tokens), _placed(key, everywhere))
-    return Planned("decode", generate, arguments, keywords, config.rollout.completion_length - 1)
+    arguments = (_params(setup), *on_rows(setup, tokens), _placed(key, everywhere))
+    sample = with_merged_adapters(setup, generate)
+    return Planned("decode", sample, arguments, keywords, config.rollout.completion_length - 1)
 
 
 def _params(setup: Setup):
     return _placed(setup.param_shapes, setup.param_shardings)
 
 
-def _head_slices(config) -> int:
+def head_slices(config) -> int:
+    """Turns of the loop over the head's slices."""
     return -(-config.rollout.completion_length // config.score.chunk)

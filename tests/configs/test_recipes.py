@@ -9,6 +9,7 @@ import pytest
 from configs import common
 from configs.recipes import _start
 from experiments.parts import check_config
+from experiments.plan import runs, stored
 from experiments.tools import tiny_model
 from tests.configs.test_configs import arguments
 from tests.experiments.small import kept_signals  # noqa: F401  a fixture
@@ -99,6 +100,33 @@ def test_the_page_tells_what_the_recipe_says(name):
     row = f"| `{name}` | {program} | {recipe['model']} | {recipe['data']} | {recipe['hardware']} | "
     row += f"{recipe['published']} | {recipe['source']} | {recipe['plan']} | {recipe['departs']} |"
     assert row in PAGE, f"docs/pages/recipes.md needs the row\n{row}"
+
+
+PLANS = sorted((REPO_ROOT / "experiments" / "plan" / "plans" / "recipes").glob("*.json"))
+
+
+@pytest.mark.parametrize("path", PLANS, ids=lambda path: path.stem)
+def test_a_stored_plan_is_of_the_recipe_as_it_is_and_fits(path):
+    """Its sizes are the config's, each of the run's programs fits, and the recipe says so."""
+    kept = stored.load(path)
+    file, _, word = re.search(r"--config=configs/recipes/(\w+)\.py(:\w+)?", kept["command"]).group(0).partition(".py")
+    name = file.rpartition("/")[2]
+    config = module_of(name).get_config(word.removeprefix(":") or None)
+    rows, minibatch = runs.step_rows(config)
+    assert (kept["step_rows"], kept["rows"], kept["micro_batches"]) == (rows, minibatch, config.train.micro_batches)
+    assert kept["tokens"] == [max(config.rollout.prompt_buckets), config.rollout.completion_length]
+    assert kept["mesh"] == config.mesh and list(kept["programs"]) == list(runs.programs_of(config))
+    said = module_of(name).RECIPE["plan"]
+    for one in kept["programs"].values():
+        assert one["peak_bytes"] < kept["chip_bytes"]
+    if not word:
+        peaks = ", ".join(f"{kind} {one['peak_bytes'] / stored.GIB:.1f}" for kind, one in kept["programs"].items())
+        assert said == f"`{path.name}`: {peaks} of {kept['chip_bytes'] / stored.GIB:.0f} GiB", said
+
+
+def test_a_recipe_without_a_stored_plan_says_so():
+    planned = {path.stem for path in PLANS}
+    assert all((module_of(name).RECIPE["plan"].startswith("none")) == (name not in planned) for name in NAMES)
 
 
 def test_the_page_has_no_other_rows():

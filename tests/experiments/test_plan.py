@@ -1,7 +1,8 @@
-"""experiments/plan/cli.py and experiments/planning: what needs no TPU compiler; `.ci/run` compiles for a slice."""
+"""experiments/plan: what needs no TPU compiler; `.ci/run` compiles for a slice."""
 
 import dataclasses
 import functools
+import importlib
 import itertools
 import json
 import math
@@ -15,7 +16,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from configs import plans
-from experiments.plan import chips, cli, flops, hlo, programs, stored
+from experiments.plan import chips, cli, flops, hlo, programs, runs, stored
 from rl_jax.models.transformer.model import TransformerConfig
 from rl_jax.training import sharding
 from tests.paths import REPO_ROOT
@@ -238,8 +239,8 @@ def test_flops_of_a_train_step_are_those_of_the_formula(remat):
     model = dataclasses.replace(model, remat="none")
     once = flops.expected_train_flops(model, rows=16, prompt_length=128, completion_length=384)
     once -= 16 * 2 * model.embed_dim * model.vocab_size * 384  # the head's second forward
-    assert cli.model_flops(setup, 16) == pytest.approx(once, rel=0.05)
-    assert cli.model_flops(setup, 12) == pytest.approx(0.75 * once, rel=0.05)  # no multiple of score.micro_batches
+    assert runs.model_flops("train", setup, 16) == pytest.approx(once, rel=0.05)
+    assert runs.model_flops("train", setup, 12) == pytest.approx(0.75 * once, rel=0.05)  # no multiple of score.micro_batches
 
 
 # Programs.
@@ -257,6 +258,49 @@ def test_programs_lower_for_an_accelerator_that_is_not_there(name, platform):
         text = traced.lower(lowering_platforms=(platform,)).as_text()
     assert ("tpu_custom_call" in text) == (platform == "tpu")
     assert "stablehlo.while" in text
+
+
+def recipe(name: str, **changes):
+    """(config, model) of a recipe whose rows and model are small enough to trace."""
+    config = importlib.import_module(f"configs.recipes.{name}").get_config()
+    config.rollout.update(completion_length=128, prompt_buckets=(128,))
+    config.score.chunk = 128
+    return config, dataclasses.replace(small(num_layers=1, dtype="float32", attention="dot_product")[1], **changes)
+
+
+@pytest.mark.slow
+def test_a_planned_update_of_pairs_changes_no_shape_and_has_the_metrics_of_dpo():
+    config, model = recipe("tulu3_dpo")
+    config.train.update(batch_size=16, micro_batches=2)
+    setup = programs.describe(config, model, mesh())
+    assert list(runs.programs_of(config)) == ["train", "score"] and runs.step_rows(config) == (32, 32)
+    planned = runs.make_planned("train", setup)
+    state, metrics = jax.eval_shape(planned.call, *planned.arguments)
+    assert jax.tree.map(jnp.shape, state) == jax.tree.map(jnp.shape, planned.arguments[0])
+    assert "rewards/accuracy" in metrics and planned.arguments[1].ref_log_probs.shape == (16, 2, 128)
+    scored = runs.make_planned("score", setup)
+    assert jax.eval_shape(scored.call, *scored.arguments).log_probs.shape == (32, 128)
+    config.algorithm.reference = {}
+    assert runs.make_planned("train", setup).arguments[1].ref_log_probs is None
+
+
+@pytest.mark.slow
+def test_a_planned_critic_predicts_values_and_adapters_alone_are_trained():
+    """The critic has a head; frozen weights have no moments, and no gradient among the FLOPs that a step needs."""
+    config, model = recipe("tulu3_rlvr")
+    config.critic.micro_batches, config.sample.prompts_per_step = 2, 16
+    setup = programs.describe(config, model, mesh())
+    assert list(runs.programs_of(config)) == ["train", "score", "decode", "critic"]
+    planned = runs.make_planned("critic", setup)
+    state, metrics = jax.eval_shape(planned.call, *planned.arguments)
+    assert jax.tree.map(jnp.shape, state) == jax.tree.map(jnp.shape, planned.arguments[0])
+    assert "value/loss" in metrics and "value_head" in state.params
+    full = runs.model_flops("train", setup, 16)
+    assert 0 < runs.model_flops("critic", setup, 16) < full
+    config.model.lora.rank = 4
+    adapted = programs.describe(config, model, mesh())
+    assert cli.optimizer_bytes(adapted) < 0.1 * cli.optimizer_bytes(setup)
+    assert 0.6 * full < runs.model_flops("train", adapted, 16) < 0.75 * full
 
 
 def test_the_planned_step_is_the_one_that_runs():
@@ -595,12 +639,16 @@ def test_a_mesh_of_another_size_is_refused(monkeypatch):
         cli.plan(config, "v5e:2x4", ["train"])
 
 
-@pytest.mark.parametrize(("section", "field", "value"), [("model", "lora.rank", 8), ("rollout", "mesh", "tensor:8")])
-def test_what_is_not_planned_is_refused(section, field, value):
+def test_what_is_not_planned_is_refused():
     config = plans.get_config("8b")
-    config[section].update_from_flattened_dict({field: value})
-    with pytest.raises(ValueError, match=f"{section}.{field}="):
+    config.rollout.mesh = "tensor:8"
+    with pytest.raises(ValueError, match="rollout.mesh="):
         cli.plan(config, "v5e:2x4", ["train"])
+    with pytest.raises(ValueError, match="--programs=critic: a run of grpo has train, score, decode"):
+        runs.make_planned("critic", programs.describe(*small(), mesh()))
+    config.program = "control_ppo"
+    with pytest.raises(ValueError, match="plans no runs of control_ppo: it knows grpo, ppo"):
+        runs.programs_of(config)
 
 
 def test_meshes_of_a_sweep(monkeypatch):

@@ -1,6 +1,7 @@
 """models/splash.py, run by the interpreter, against the attention that every other backend uses."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +11,7 @@ import pytest
 from rl_jax.core.types import TokenBatch
 from rl_jax.models.transformer.attention import attend_causally, attention_mask
 from rl_jax.models.transformer.model import make_transformer
-from rl_jax.models.transformer.splash import splash_attend
+from rl_jax.models.transformer.splash import splash_attend, splash_fits
 from rl_jax.training import sharding
 from tests.tiny import CONFIG
 
@@ -67,13 +68,63 @@ def test_values_and_gradients_are_those_of_plain_attention(head_dim, keywords, m
 
 
 @pytest.mark.slow
-def test_rows_must_fit_the_tiles():
-    q, k, v = (x[:, :100] for x in projections(128))
-    with pytest.raises(ValueError, match="multiples of 128 tokens, not 100"):
-        splash_attend(q, k, v, jnp.ones((2, 100), jnp.int32), scale=1.0)
-    with jax.set_mesh(sharding.make_mesh(sharding.parse_mesh("context:8"))):
-        with pytest.raises(ValueError, match="multiples of 128 tokens per device, on 8 devices, not 256"):
-            splash_attend(*projections(128), rows().segment_ids, scale=1.0)
+@pytest.mark.parametrize("mesh", ["", "context:2"])
+def test_rows_of_any_length_are_filled_up(mesh):
+    """Rows of 200 are not of the kernel's tiles: what fills them up is seen by nobody and has no gradient."""
+    length, arrays = 200, projections(128)
+    batch = jax.tree.map(lambda x: x[:, :length], rows()._replace(prefix_ids=None))
+    short = [x[:, :length] for x in arrays]
+
+    def total(attend):
+        def weighed(q, k, v):
+            return jnp.sum(jnp.where((batch.segment_ids > 0)[..., None, None], attend(q, k, v), 0.0) * jnp.cos(q))
+
+        return jax.value_and_grad(weighed, (0, 1, 2))
+
+    wanted = total(lambda q, k, v: attend_causally(q, k, v, attention_mask(batch), scale=0.1))(*short)
+    kernel = total(lambda q, k, v: splash_attend(q, k, v, batch.segment_ids, scale=0.1, interpret=True))
+    placed = sharding.make_mesh(sharding.parse_mesh(mesh))
+    found = jax.jit(sharding.on_mesh(kernel, placed), in_shardings=sharding.replicated(placed))(*short)
+    for ours, theirs in zip(jax.tree.leaves(jax.device_get(found)), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=3e-5)
+
+
+@pytest.mark.slow
+def test_layers_of_several_windows_each_take_their_own_kernel(monkeypatch):
+    """Values of a model whose layers see 8 columns and all of them, in turns; with one window they are others."""
+    interpreted = functools.partial(splash_attend, interpret=True)
+    monkeypatch.setattr("rl_jax.models.transformer.model.splash_attend", interpreted)
+    plain = dataclasses.replace(CONFIG, num_layers=2, windows=(0, 8))
+    batch = jax.tree.map(lambda x: x[:1, :130], rows())._replace(tokens=jnp.arange(130)[None] % CONFIG.vocab_size)
+    params = make_transformer(plain).init(jax.random.key(0))
+    wanted = make_transformer(plain).apply(params, batch)
+    model = make_transformer(dataclasses.replace(plain, attention="splash"))
+    np.testing.assert_allclose(jax.jit(model.apply)(params, batch), wanted, atol=2e-5)
+    wide = make_transformer(dataclasses.replace(plain, windows=()))
+    assert jnp.max(jnp.abs(wide.apply(params, batch) - wanted)) > 1e-3
+
+
+def test_auto_takes_the_kernel_on_a_tpu_for_what_it_can_do(monkeypatch):
+    batch = rows()
+    assert not splash_fits(batch, 2), "this is no TPU"
+    monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
+    assert splash_fits(batch, 2)
+    assert not splash_fits(batch._replace(prefix_ids=batch.segment_ids), 2)
+    assert not splash_fits(jax.tree.map(lambda x: x[:, :100], batch), 2), "less than a tile"
+    with jax.set_mesh(sharding.make_mesh(sharding.parse_mesh("tensor:8"))):
+        assert not splash_fits(batch, 2), "two key heads on eight devices"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("windows", [(), (0, 8)])
+def test_auto_lowers_to_the_kernel_for_a_tpu(monkeypatch, windows):
+    model = make_transformer(dataclasses.replace(CONFIG, num_layers=2, windows=windows, attention="auto"))
+    params = jax.eval_shape(model.init, jax.random.key(0))
+    batch = TokenBatch(*[jax.ShapeDtypeStruct((4, 200), jnp.int32)] * 3)
+    plain = jax.jit(model.apply).trace(params, batch).lower(lowering_platforms=("tpu",)).as_text()
+    monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
+    found = jax.jit(lambda p, b: model.apply(p, b)).trace(params, batch).lower(lowering_platforms=("tpu",)).as_text()
+    assert "tpu_custom_call" in found and "tpu_custom_call" not in plain
 
 
 def test_key_heads_must_divide_over_the_tensor_axis():
@@ -84,8 +135,6 @@ def test_key_heads_must_divide_over_the_tensor_axis():
 
 
 def test_what_the_kernel_cannot_do_is_refused():
-    with pytest.raises(ValueError, match="one window for all layers"):
-        dataclasses.replace(CONFIG, attention="splash", windows=(0, 8) * (CONFIG.num_layers // 2))
     model = make_transformer(dataclasses.replace(CONFIG, attention="splash"))
     batch = rows()._replace(prefix_ids=jnp.zeros((2, LENGTH), jnp.int32))
     with pytest.raises(ValueError, match="does not support shared prefixes"):

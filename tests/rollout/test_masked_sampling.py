@@ -69,7 +69,7 @@ def test_what_needs_a_causal_model_refuses_this_one_and_the_other_way_round(mode
         make_masked_generate(causal, mask_id=MASK, completion_length=2, steps=2, block_length=2, eos_ids=())
     with pytest.raises(ValueError, match="no family of llama.* describes this model: .*causal=False"):
         families.write_config(TransformerConfig(**SIZES, causal=False))  # an export would be read as a causal model
-    with pytest.raises(ValueError, match="causal=False takes attention='dot_product' and no windows"):
+    with pytest.raises(ValueError, match="causal=False takes attention='dot_product' or 'auto' and no windows"):
         TransformerConfig(**SIZES, causal=False, windows=(2,))
 
 

@@ -13,7 +13,7 @@ REMAT_POLICIES = {
 ACTIVATIONS = ("silu", "gelu_tanh")
 NORMS = ("rms", "layer")
 ROPE_SCALINGS = ("none", "linear", "llama3")
-ATTENTIONS = ("dot_product", "splash")
+ATTENTIONS = ("dot_product", "splash", "auto")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +34,8 @@ class TransformerConfig:
       dtype: of the matmuls.
       param_dtype: of what is stored and optimised.
       remat: a key of REMAT_POLICIES.
-      attention: of a full forward, a name in ATTENTIONS; splash is the TPU's kernel (transformer/splash.py).
+      attention: of a full forward, a name in ATTENTIONS; splash is the TPU's kernel (transformer/splash.py), auto takes
+        it on a TPU for rows that it can do.
       activation: a name in ACTIVATIONS.
       gated_mlp: act(gate x) * up x instead of act(up x).
       norm: a name in NORMS.
@@ -126,11 +127,10 @@ class TransformerConfig:
                 raise ValueError(f"{name}={getattr(self, name)!r} is none of {', '.join(known)}")
         if self.windows and (len(self.windows) != self.num_layers or min(self.windows) < 0):
             raise ValueError(f"windows={self.windows} must hold {self.num_layers} lengths of at least 0, one per layer")
-        if self.attention == "splash" and len(set(self.windows)) > 1:
-            raise ValueError(f"attention='splash' takes one window for all layers, not windows={self.windows}")
         if not self.causal and (self.windows or self.attention == "splash"):
             raise ValueError(
-                f"causal=False takes attention='dot_product' and no windows, not {self.attention!r} and {self.windows}"
+                f"causal=False takes attention='dot_product' or 'auto' and no windows, not {self.attention!r} and "
+                f"{self.windows}"
             )
         if self.num_experts and not 1 <= self.experts_per_token <= self.num_experts:
             raise ValueError(f"experts_per_token={self.experts_per_token} is not in 1..num_experts={self.num_experts}")

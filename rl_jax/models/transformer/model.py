@@ -29,7 +29,7 @@ from rl_jax.models.transformer.blocks import Block, make_norm
 from rl_jax.models.transformer.config import REMAT_POLICIES, TransformerConfig
 from rl_jax.models.transformer.decoding import as_cache, make_decode, routes_of, unstack
 from rl_jax.models.transformer.moe import RouterStats, router_stats
-from rl_jax.models.transformer.splash import splash_attend
+from rl_jax.models.transformer.splash import splash_attend, splash_fits
 
 __all__ = ["TransformerConfig", "init_params", "make_routed_apply", "make_transformer"]
 
@@ -99,7 +99,8 @@ def _forward(
     batch = jax.tree.map(lambda x: constrain(x, "rows", "tokens"), batch)
     block = Block(config)
     kinds, kind_of_layer = layer_kinds(config)
-    splash = config.attention == "splash"
+    auto = config.attention == "auto" and config.causal
+    splash = config.attention == "splash" or (auto and splash_fits(batch, config.num_kv_heads))
     if splash and batch.prefix_ids is not None:
         raise ValueError(
             "attention='splash' does not support shared prefixes: set packing.mode=packed or attention='dot_product'"
@@ -120,7 +121,11 @@ def _forward(
         def full_attention(q, k, v):
             keywords = {"scale": config.attention_scale, "softcap": config.attention_softcap}
             if splash:
-                return splash_attend(q, k, v, batch.segment_ids, window=kinds[0].window, **keywords), (k, v)
+                kernels = [
+                    functools.partial(splash_attend, segment_ids=batch.segment_ids, window=of.window, **keywords)
+                    for of in kinds
+                ]
+                return (kernels[0](q, k, v) if kind is None else jax.lax.switch(kind, kernels, q, k, v)), (k, v)
             attend = attend_causally if config.causal else attend_both_ways
             return attend(q, k, v, mask, **keywords), (k, v)
 

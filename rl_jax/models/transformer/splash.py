@@ -13,8 +13,9 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
 from rl_jax.core.axis_table import devices_over, mesh_sizes, spec
+from rl_jax.core.types import TokenBatch
 
-LANES = 128  # the kernel's tile size: T is a multiple of it, and heads are padded to one
+LANES = 128  # the kernel's tile size: rows and heads are padded to a multiple of it
 BLOCK = 512
 
 
@@ -47,14 +48,17 @@ def splash_attend(
       [B, T, H, h].
 
     Raises:
-      ValueError: if T is not a multiple of the kernel's tiles, or the sizes do not divide over the mesh's axes.
+      ValueError: if the key heads do not divide over the mesh's tensor axis.
     """
     chex.assert_rank([q, k, v, segment_ids], [4, 4, 4, 2])
+    context, tensor, length = devices_over("tokens"), devices_over("heads"), q.shape[1]
+    missing = -length % (LANES * context)
+    if missing:  # columns behind a row's end are seen by no query of the row
+        q, k, v = (jnp.pad(x, [(0, 0), (0, missing), (0, 0), (0, 0)]) for x in (q, k, v))
+        segment_ids = jnp.pad(segment_ids, [(0, 0), (0, missing)])
+        options = dict(scale=scale, softcap=softcap, window=window, interpret=interpret)
+        return splash_attend(q, k, v, segment_ids, **options)[:, :length]
     sizes = mesh_sizes()
-    length, context, tensor = q.shape[1], devices_over("tokens"), devices_over("heads")
-    if length % (LANES * context):
-        over = f" per device, on {context} devices" if context > 1 else ""
-        raise ValueError(f"attention='splash' takes rows in multiples of {LANES} tokens{over}, not {length}")
     if k.shape[2] % tensor:
         raise ValueError(f"{k.shape[2]} key heads do not divide over tensor={tensor} devices")
     kernel = _make_kernel(length, q.shape[2] // tensor, context, softcap=softcap, window=window, interpret=interpret)
@@ -69,6 +73,17 @@ def splash_attend(
     return jax.shard_map(call, in_specs=in_specs, out_specs=queries, check_vma=False)(
         kernel, q, k, v, segment_ids, segment_ids
     )
+
+
+def splash_fits(batch: TokenBatch, num_kv_heads: int) -> bool:
+    """Whether attention="auto" takes the kernel: on a TPU, for rows of a tile or more that share no prefixes.
+
+    Args:
+      batch: the rows, [B, T].
+      num_kv_heads: they must divide over the mesh's tensor axis.
+    """
+    divides = num_kv_heads % devices_over("heads") == 0
+    return jax.default_backend() == "tpu" and batch.prefix_ids is None and batch.tokens.shape[1] >= LANES and divides
 
 
 def _make_kernel(length: int, num_heads: int, context: int, *, softcap: float, window: int, interpret: bool):

@@ -1,0 +1,57 @@
+"""Which programs a config's run has, and their plans at the config's size."""
+
+from collections.abc import Callable
+
+from experiments.parts.setup import Setup
+from experiments.plan import flops, pairs, programs
+
+UPDATES = ("train", "critic")
+
+
+def model_flops(name: str, plain: Setup, rows: int) -> float:
+    """The FLOPs of an update on `rows` rows: a forward, and twice as many backward; with adapters as many.
+
+    The products that give the gradient of weights are half of the backward's: frozen weights have none.
+
+    Args:
+      name: in UPDATES.
+      plain: of the run, with attention that can be counted.
+      rows: of the update.
+    """
+    kind = programs.predict if name == "critic" else programs_of(plain.config)["score"]
+    forward = kind(plain, rows, micro_batches=1)  # those of the score are of a step's rows, not of these
+    passes = 2 if plain.merged else 3
+    return passes * flops.count(forward.jaxpr(plain.mesh), while_turns=forward.while_turns)
+
+
+def programs_of(config) -> dict[str, Callable[..., programs.Planned]]:
+    """Name -> what makes its plan from (setup, rows, micro_batches), for the programs of the config's run.
+
+    Raises:
+      ValueError: if there are no plans of runs of its program.
+    """
+    of_policy = {"train": programs.train, "score": programs.score, "decode": programs.decode}
+    known = {"grpo": of_policy, "ppo": of_policy, "grpo_async": of_policy, "agents": of_policy}
+    known["dpo"] = {"train": pairs.train, "score": pairs.score}
+    if config.program not in known:
+        raise ValueError(f"experiments.plan plans no runs of {config.program}: it knows {', '.join(known)}")
+    found = dict(known[config.program])
+    return found | ({"critic": programs.critic} if "critic" in config and not config.critic.shared else {})
+
+
+def step_rows(config) -> tuple[int, int]:
+    """(rows of a step, rows of an update)."""
+    if config.program == "dpo":
+        return (config.train.batch_size * config.algorithm.responses,) * 2
+    rows = config.sample.prompts_per_step * config.sample.group_size
+    return rows, rows // config.train.minibatches
+
+
+def make_planned(name: str, setup: Setup, micro_batches: int | None = None) -> programs.Planned:
+    """The program of that name at the config's size. micro_batches: overrides the config's."""
+    known, (rows, minibatch) = programs_of(setup.config), step_rows(setup.config)
+    if name not in known:
+        raise ValueError(f"--programs={name}: a run of {setup.config.program} has {', '.join(known)}")
+    if name in UPDATES:
+        return known[name](setup, minibatch, micro_batches)
+    return known[name](setup, setup.config.sample.prompts_per_step if name == "decode" else rows)
