@@ -347,3 +347,25 @@ def test_a_program_that_is_started_says_it_without_a_traceback(tmp_path):
 
 def test_the_screen_names_a_file_that_exists():
     assert (REPO_ROOT / "configs" / "fields.py").is_file() and pathlib.Path(program_help.ROOT) == REPO_ROOT
+
+
+def test_a_plan_needs_no_data(monkeypatch):
+    """The sets that a config names may not be here yet; a program that reads them is refused."""
+
+    class Flags:
+        config = None
+
+        def __call__(self, argv):
+            return argv
+
+    def missing(config):
+        raise ValueError("missing data files: task.path=x")
+
+    replaced = {"FLAGS": Flags(), "other_program": lambda *_: None, "_check_config_file": lambda _: None}
+    for name, value in replaced.items():
+        monkeypatch.setattr(program_help, name, value)
+    monkeypatch.setattr(program_help.check_config, "check", lambda config: None)
+    monkeypatch.setattr(program_help.real_data, "check", missing)
+    assert program_help._parsed("experiments.plan", "", ["plan"]) == ["plan"]
+    with pytest.raises(SystemExit):
+        program_help._parsed("experiments.grpo", "", ["grpo"])

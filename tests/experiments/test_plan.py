@@ -240,7 +240,7 @@ def test_flops_of_a_train_step_are_those_of_the_formula(remat):
     once = flops.expected_train_flops(model, rows=16, prompt_length=128, completion_length=384)
     once -= 16 * 2 * model.embed_dim * model.vocab_size * 384  # the head's second forward
     assert runs.model_flops("train", setup, 16) == pytest.approx(once, rel=0.05)
-    assert runs.model_flops("train", setup, 12) == pytest.approx(0.75 * once, rel=0.05)  # no multiple of score.micro_batches
+    assert runs.model_flops("train", setup, 12) == pytest.approx(0.75 * once, rel=0.05)  # of rows, not micro-batches
 
 
 # Programs.
