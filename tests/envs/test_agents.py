@@ -111,7 +111,8 @@ def test_rows_and_one_agent_are_the_same_world():
     central, rows, one = agents.as_rows(plain, central=True), agents.as_rows(plain), agents.as_one(plain)
     assert (central.num_envs, one.num_envs, one.action_space) == (6, 3, envs.Joint(5, 2))
     key = jax.random.key(0)
-    states = [env.reset(key)[0] for env in (plain, central, rows, one)]
+    # Of different ages, so that they end at different times.
+    states = [env.reset(key)[0]._replace(time=jnp.arange(worlds)) for env in (plain, central, rows, one)]
     steps = [jax.jit(env.step) for env in (plain, central, rows, one)]
     rng = np.random.default_rng(1)
     for drawn in range(6):
@@ -130,7 +131,7 @@ def test_rows_and_one_agent_are_the_same_world():
             np.testing.assert_array_equal(found[1][1][b * count + a], np.concatenate([mine, seen[b, a, own:]]))
             np.testing.assert_array_equal(found[3][1][b, a * (own + count) : (a + 1) * (own + count)], mine)
             assert found[1][2].reward[b * count + a] == now.reward[b, a]
-            assert found[1][2].truncated[b * count + a] == now.truncated[b] == (drawn == 3)
+            assert found[1][2].truncated[b * count + a] == now.truncated[b] == ((drawn + b + 1) % 4 == 0)
         np.testing.assert_array_equal(found[3][1][:, count * (own + count) :], seen[:, 0, own:])
         np.testing.assert_allclose(found[3][2].reward, now.reward.mean(axis=1))
     for env in (central, rows, one):
