@@ -47,7 +47,7 @@ def make_recorder(config) -> Callable:
     def record(train: TrainState):
         state = control.ControlState(one_policy(train), (), ())
         key = jax.random.fold_in(jax.random.fold_in(train.rng, 2**31 - 2), train.step)
-        memory = agent.initial_state(1)
+        memory = agent.initial_state(env.num_envs)
         episode = dict(max_steps=config.eval.max_steps, greedy=config.eval.greedy, memory=memory)
         return record_episode(policy_of(state), agent.distribution, env, key, **episode)
 

@@ -12,6 +12,7 @@ import optax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from experiments.parts import processes
+from experiments.parts.control_agents import agent_metrics
 from experiments.parts.control_auxiliary import with_auxiliary
 from experiments.parts.control_objectives import front_metrics
 from experiments.parts.control_relabel import make_relabel, refuse_two
@@ -140,12 +141,13 @@ def judge(
       memory: the policy's initial state.
 
     Returns:
-      eval/return and eval/length, float32 []; of several objectives their sum, and control_objectives.front_metrics.
+      eval/return and eval/length, float32 []; of several objectives their sum, and control_objectives.front_metrics; of
+      several agents their mean, and control_agents.agent_metrics.
     """
     key = jax.random.fold_in(jax.random.fold_in(train.rng, 2**31 - 1), train.step)
     options = dict(max_steps=config.eval.max_steps, greedy=config.eval.greedy, memory=memory)
     returns, lengths = evaluate(policy, distribution, env, key, **options)
-    further = front_metrics(config, returns) if env.objectives else {}
+    further = front_metrics(config, returns) if env.objectives else agent_metrics(env, returns)
     returns = jnp.sum(returns, axis=-1) if env.objectives else returns
     return {"eval/return": jnp.mean(returns), "eval/length": jnp.mean(lengths.astype(jnp.float32))} | further
 

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.parts.budgets import samples_per_step
+from experiments.parts.control_agents import with_agents
 from experiments.parts.control_objectives import with_objectives
 from rl_jax import control, envs, ppo
 from rl_jax.advantages import steps as step_advantages
@@ -162,12 +163,13 @@ def load_env(config, count: int, *, learning: bool = False, **more) -> envs.Vect
     judged = fields.pop("judged", {})
     fields |= {} if learning else judged
     features, frames, at_reset = (fields.pop(name) for name in ("features", "frame_stack", "at_reset"))
-    taught = fields.pop("snapshots", None)
+    taught, view = fields.pop("snapshots", None), fields.pop("agents", None)
     several = {name: fields.pop(name, None) for name in ("weights", "preferences")}
     if taught and learning:
         env = _from_snapshots(fields.pop("name"), count, taught, fields)
     else:
         env = envs.load_vector(fields.pop("name"), count, **fields)
+    env = with_agents(config, env, view)
     env = envs.select_features(env, features)
     env = envs.frame_stack(env, frames, at_reset=at_reset)
     return with_objectives(config, env, learning=learning, **several)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from experiments.parts.control_agents import build_team
 from experiments.parts.control_runs import judge
 from experiments.parts.control_setup import load_env, num_updates, settings_of, with_values
 from experiments.parts.episodes import episode_row
@@ -59,6 +60,8 @@ def build(config, algorithm: dict[str, Any], env: envs.Vector) -> Built:
         fields of other actions.
     """
     space, shape, name = env.action_space, env.observation_space.shape, algorithm["method"]["fn"]
+    if isinstance(space, envs.Joint):
+        return Built(*build_team(config, algorithm, env))
     layers = config.network.to_dict()
     dueling, members, kind = layers.pop("dueling"), layers.pop("members"), layers.pop("kind")
     enumerated, denoising = layers.pop("enumerated"), layers.pop("denoising_steps", 0)

@@ -1,14 +1,27 @@
 """Environments as pure functions: a small protocol, probe environments, and adapters for other libraries, by name."""
 
 from rl_jax.envs.objectives import conditioned, scalarized
-from rl_jax.envs.protocol import Box, Discrete, Environment, Step, Vector, scale_reward, time_limit, vectorize
+from rl_jax.envs.protocol import (
+    Agents,
+    Box,
+    Discrete,
+    Environment,
+    Joint,
+    Step,
+    Vector,
+    scale_reward,
+    time_limit,
+    vectorize,
+)
 from rl_jax.envs.registry import load, load_vector, on_host
 from rl_jax.envs.wrappers import frame_stack, select_features
 
 __all__ = [
+    "Agents",
     "Box",
     "Discrete",
     "Environment",
+    "Joint",
     "Step",
     "Vector",
     "conditioned",

@@ -20,6 +20,28 @@ class Discrete(NamedTuple):
     n: int
 
 
+class Joint(NamedTuple):
+    """One action of each of A agents, int32 [A]. n: number of actions of each. agents: A."""
+
+    n: int
+    agents: int
+
+
+class Agents(NamedTuple):
+    """What an environment of several agents says of them.
+
+    Attributes:
+      count: A.
+      own: D, how many features of an agent's observation it sees itself, the first ones. Those after them are the
+        world's state, the same for all agents, for critics that are centralised.
+      common: whether all agents always get the same reward.
+    """
+
+    count: int
+    own: int
+    common: bool
+
+
 class Box(NamedTuple):
     """Arrays between two bounds. low, high: numpy arrays of the shape, infinite if unbounded."""
 
@@ -62,6 +84,8 @@ class Environment(NamedTuple):
       observation_space: Box.
       action_space: Discrete or Box.
       objectives: K of rewards that are vectors; 0 if the reward is one number.
+      agents: Agents, if several act at once: actions are int32 [A], observations float32 [A, *shape] and rewards [A],
+        and an episode ends for all of them. The spaces are those of one agent. None for a single agent.
     """
 
     reset: Callable
@@ -69,6 +93,7 @@ class Environment(NamedTuple):
     observation_space: Box
     action_space: Discrete | Box
     objectives: int = 0
+    agents: Agents | None = None
 
 
 class Vector(NamedTuple):
@@ -85,6 +110,7 @@ class Vector(NamedTuple):
       action_space: of one environment.
       pure: False if the environments live on the host. Such a Vector cannot be mapped over, restored or split.
       objectives: as an Environment's.
+      agents: as an Environment's; envs.agents makes of it a Vector that the updaters take.
     """
 
     reset: Callable
@@ -92,9 +118,10 @@ class Vector(NamedTuple):
     step: Callable
     num_envs: int
     observation_space: Box
-    action_space: Discrete | Box
+    action_space: Discrete | Box | Joint
     pure: bool = True
     objectives: int = 0
+    agents: Agents | None = None
 
 
 def where(condition: chex.Array, yes: Any, no: Any) -> Any:
@@ -127,7 +154,7 @@ def vectorize(env: Environment, num_envs: int) -> Vector:
         state = where(now.done, start_state, state)
         return state, where(now.done, start_observation, now.observation), now
 
-    return Vector(reset, ahead, step, num_envs, *env[2:4], objectives=env.objectives)
+    return Vector(reset, ahead, step, num_envs, *env[2:4], objectives=env.objectives, agents=env.agents)
 
 
 class Timed(NamedTuple):

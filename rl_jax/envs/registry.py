@@ -5,13 +5,13 @@ import importlib
 from rl_jax.core.binding import bind
 from rl_jax.envs.protocol import Environment, Vector, vectorize
 from rl_jax.envs.starts import vectorize_keeping
-from rl_jax.envs.worlds import objectives, probes
+from rl_jax.envs.worlds import objectives, probes, teams
 
 # Each is rl_jax.envs.adapters.from_NAME, which imports the library. Its environments are pure functions, or live on
 # the host.
 PURE = ("gymnax", "brax", "playground", "jumanji", "craftax", "navix")
 HOSTED = ("gymnasium", "envpool")
-OWN = {"probes": probes, "objectives": objectives}  # of ours, by the functions of a module
+OWN = {"probes": probes, "objectives": objectives, "agents": teams}  # of ours, by the functions of a module
 
 
 def load(name: str, **keywords) -> Environment:

@@ -19,6 +19,7 @@ class ReplayParts(NamedTuple):
       smoothing: td3: the distribution of the actions in its target (models.agents.exploration.noisy).
       base: expo: the models.agents.diffusion.Diffusion that is edited.
       model: sequence_sac: models.agents.plans.StateModel.
+      mixer: value_decomposition: models.agents.mixers.Mixer.
     """
 
     critic: Any
@@ -27,6 +28,7 @@ class ReplayParts(NamedTuple):
     smoothing: Any = None
     base: Any = None
     model: Any = None
+    mixer: Any = None
 
 
 def least(head, outputs: chex.Array, key: chex.PRNGKey, subset: int) -> chex.Array:

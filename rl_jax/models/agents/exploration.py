@@ -238,3 +238,31 @@ def intervened(distribution: Distribution, size: int) -> Distribution:
         return jnp.where(outputs[..., -1:] > 0, outputs[..., own:-1], distribution.mode(outputs[..., :own]))
 
     return distribution._replace(num_outputs=distribution.num_outputs + size + 1, sample=sample, mode=mode)
+
+
+def each_greedy(agents: int, num_actions: int) -> Distribution:
+    """The action of the largest value of each of A agents, or a uniform one; outputs are A n values and a probability.
+
+    Each agent throws its own coin, as in PyMARL's epsilon-greedy selector. Actions are int32 [..., A].
+
+    Args:
+      agents: A.
+      num_actions: n, of each agent.
+    """
+
+    def mode(outputs: chex.Array) -> chex.Array:
+        values = outputs[..., :-1].reshape(*outputs.shape[:-1], agents, num_actions)
+        return jnp.argmax(values, axis=-1).astype(jnp.int32)
+
+    def noise(key: chex.PRNGKey, shape: tuple[int, ...]):
+        coin_key, action_key = jax.random.split(key)
+        random = jax.random.randint(action_key, (*shape, agents), 0, num_actions, dtype=jnp.int32)
+        return jax.random.uniform(coin_key, (*shape, agents)), random
+
+    def sample(outputs: chex.Array, noise) -> chex.Array:
+        coin, random = noise
+        share = jnp.broadcast_to(outputs[..., -1:], coin.shape)
+        return jnp.where(coin < share, random, mode(outputs))
+
+    count = agents * num_actions + 1
+    return Distribution(count, noise, sample, mode, _no_density, _no_density, lambda a: a, _no_density)

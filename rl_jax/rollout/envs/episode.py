@@ -40,7 +40,7 @@ def record_episode(
     Args:
       policy: as in `steps.collect`.
       distribution: as in `steps.collect`.
-      env: an envs.Vector of one environment.
+      env: an envs.Vector of one environment; of several agents as rows (envs.agents.as_rows), the first is recorded.
       key: typed PRNG key.
       max_steps: T.
       greedy: act by the distribution's mode instead of sampling.
@@ -49,7 +49,7 @@ def record_episode(
     Raises:
       ValueError: if the number of environments is not 1.
     """
-    if env.num_envs != 1:
+    if env.num_envs != 1 and (env.agents is None or env.num_envs != env.agents.count):
         raise ValueError(f"an episode is recorded in one environment: load it with num_envs=1, not {env.num_envs}")
     distribution = at_the_mode(distribution) if greedy else distribution
     reset_key, key = jax.random.split(key)

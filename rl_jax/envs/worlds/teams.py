@@ -1,0 +1,29 @@
+"""Environments of several agents, by name: "agents/kitchen" and so on (rl_jax.envs.registry).
+
+    kitchen     two cooks and a counter: the most soups by dynamic programming    envs.worlds.kitchen
+    stage       a game of one step by its table, common or zero-sum               envs.worlds.matrix_games
+    two_step    QMIX's game, 8 at best                                            envs.worlds.matrix_games
+
+envs.agents makes of them rows, or one agent, for updaters that know of one.
+"""
+
+from rl_jax.envs.protocol import Environment
+from rl_jax.envs.worlds import kitchen as kitchens
+from rl_jax.envs.worlds import matrix_games
+
+
+def kitchen(
+    *, lane: int = 3, onions: int = 1, cook: int = 3, limit: int = 30, shaping: float = 0.0
+) -> Environment:
+    """envs.worlds.kitchen.environment, with the same arguments."""
+    return kitchens.environment(lane=lane, onions=onions, cook=cook, limit=limit, shaping=shaping)
+
+
+def stage(*, payoffs: tuple = matrix_games.CLIMBING, common: bool = True) -> Environment:
+    """envs.worlds.matrix_games.stage, with the same arguments."""
+    return matrix_games.stage(payoffs, common=common)
+
+
+def two_step(*, tables: tuple = matrix_games.QMIX_TABLES) -> Environment:
+    """envs.worlds.matrix_games.two_step, with the same arguments."""
+    return matrix_games.two_step(tables)
