@@ -118,7 +118,7 @@ def _pairs(log_probs, old_log_probs, advantages, mask, group_size, max_weight) -
 
 
 def _on_tokens(losses, totals, low, high, mask) -> Surrogate:
-    """The Surrogate of rows, from losses and flags of pairs [N, G, G], 0 of a row with itself, and log ratios [N, G]."""
+    """The Surrogate of rows, from losses and flags of pairs [N, G, G], and log ratios [N, G]."""
     others = losses.shape[1] - 1
 
     def on_rows(x):
