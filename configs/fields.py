@@ -282,6 +282,7 @@ POLICY = {
     "dict(fn=, ...); empty: none.",
     "critic.shared": "Value head on the policy's trunk. False: a separate network with the same initial params.",
     "critic.warmup_steps": "Steps at the start that train the critic only. Must be 0 if it is shared.",
+    "critic.offline": "After critic.warmup_steps only the policy learns, from answers that the reference samples.",
     "critic.advantage": "Rewards and values to advantages (rl_jax.advantages.tokens).",
     "critic.whiten": "Normalize advantages to mean 0 and deviation 1.",
     "critic.bootstrap_truncated": "Bootstrap truncated completions with the critic's value. False: with 0.",

@@ -162,7 +162,15 @@ class PPOPrograms(NamedTuple):
         """Number of compiled programs; growth after the first steps means shapes are changing."""
         return sum(program._cache_size() for program in self if program is not None)
 
-    def update(self, learner: LearnerState, batch: ppo.PPOBatch, of_critic: ppo.PPOBatch, *, only_critic: bool):
+    def update(
+        self,
+        learner: LearnerState,
+        batch: ppo.PPOBatch,
+        of_critic: ppo.PPOBatch,
+        *,
+        only_critic: bool,
+        only_policy: bool = False,
+    ):
         """One update on one minibatch.
 
         Args:
@@ -170,6 +178,7 @@ class PPOPrograms(NamedTuple):
           batch: a minibatch.
           of_critic: the same as a separate critic reads it.
           only_critic: whether the policy is left unchanged (warm-up of the critic).
+          only_policy: whether the critic is.
 
         Returns:
           (learner, metrics of the policy or None, metrics of a separate critic or {}).
@@ -177,6 +186,9 @@ class PPOPrograms(NamedTuple):
         policy, critic, _ = learner
         if critic is None:
             policy, metrics = self.policy_step(policy, batch)
+            return learner._replace(policy=policy), metrics, {}
+        if only_policy:
+            policy, metrics = self.policy_step(policy, batch.policy)
             return learner._replace(policy=policy), metrics, {}
         critic, critic_metrics = self.critic_step(critic, of_critic)
         if only_critic:
@@ -331,6 +343,11 @@ def check_config(config) -> None:
                 f"critic.{field}=True: critics of turns (critic.advantage={config.critic.advantage.fn!r}) have a "
                 "network of their own and no value after the last turn; set it to False"
             )
+    if config.critic.offline and (config.critic.shared or not config.critic.warmup_steps or has_targets(config)):
+        raise ValueError(
+            "critic.offline=True: a critic of states learns first and is fixed then; set critic.warmup_steps to the "
+            "steps in which it learns, and critic.shared to False"
+        )
     turn_replay.check(config)
     if "agent" in config:
         players.check(config)
@@ -435,7 +452,8 @@ def update(
     batch = pretraining.attach(setup, batch, loop.step)
     learner, critic_updates = turn_replay.train(loop, setup, programs, learner, batch, key)
     alike = packer.padded or settings.shared or settings.micro_batches == setup.config.train.micro_batches
-    for extra in range(1, settings.epochs):
+    only_policy = settings.offline and not only_critic
+    for extra in range(1, 1 if only_policy else settings.epochs):
         for part in policy_parts.minibatches(setup.config, batch, jax.random.fold_in(key, extra)):
             rows = to_mesh(setup, packer.to_train(part, settings.micro_batches))
             learner, _, metrics = programs.update(learner, rows, rows, only_critic=True)
@@ -444,7 +462,9 @@ def update(
     for part in policy_parts.minibatches(setup.config, batch, key):
         rows = to_mesh(setup, packer.to_train(part))
         of_critic = rows if alike else to_mesh(setup, packer.to_train(part, settings.micro_batches))
-        learner, metrics, critic_metrics = programs.update(learner, rows, of_critic, only_critic=only_critic)
+        learner, metrics, critic_metrics = programs.update(
+            learner, rows, of_critic, only_critic=only_critic, only_policy=only_policy
+        )
         updates += [] if metrics is None else [jax.device_get(metrics)]
         critic_updates.append(jax.device_get(critic_metrics))
         loop.check_finite(learner.policy, rows, counts=not only_critic)
@@ -508,7 +528,8 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
         loop.begin(lambda: evaluate(learner.policy_params()))
         for step in loop.steps():
             rollout_key, credit_key, order_key = jax.random.split(processes.step_key(learner.policy, step.number), 3)
-            rows = collect(learner.policy_params(), rollout_key, step.clock, ref_params)
+            sampler = ref_params if config.critic.offline else learner.policy_params()
+            rows = collect(sampler, rollout_key, step.clock, ref_params)
             collected = recordings.keep(loop, step, rows)
             learner = learner._replace(policy=trackers.see(estimators, learner.policy, collected, step.number))
             batch, metrics, before = score(setup, programs, packer, learner, ref_params, collected, credit_key)
