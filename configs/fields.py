@@ -273,8 +273,7 @@ POLICY = {
     "algorithm.reference_schedule": "When the reference is updated (rl_jax.selection.reference_policy).",
     "algorithm.reference_soup.init_from": 'SALSA: run to average into the initial reference. "": none.',
     "algorithm.reference_soup.weight": "Weight of that run's params.",
-    "schedules": "Coefficients that change from step to step (rl_jax.core.schedules). Name -> dict(field=a dotted "
-    "field, fn=, ...); empty: none.",
+    "schedules": "Coefficients that change with the step (rl_jax.core.schedules). Name -> dict(field=, fn=, ...).",
     "algorithm.ptx.coef": "PPO-ptx: weight of an SFT loss on demonstrations, one per row. 0: none.",
     "algorithm.ptx.split": "Split of the task with these demonstrations.",
     "critic.init_from": 'Run that the critic starts from: a reward model (with its head), or a policy. "": the policy.',
