@@ -273,8 +273,7 @@ POLICY = {
     "algorithm.reference_schedule": "When the reference is updated (rl_jax.selection.reference_policy).",
     "algorithm.reference_soup.init_from": 'SALSA: run to average into the initial reference. "": none.',
     "algorithm.reference_soup.weight": "Weight of that run's params.",
-    "schedules": "Coefficients that change from step to step (rl_jax.core.schedules). Name -> dict(field=a dotted "
-    "field, fn=, ...); empty: none.",
+    "schedules": "Coefficients that change with the step (rl_jax.core.schedules). Name -> dict(field=, fn=, ...).",
     "algorithm.ptx.coef": "PPO-ptx: weight of an SFT loss on demonstrations, one per row. 0: none.",
     "algorithm.ptx.split": "Split of the task with these demonstrations.",
     "critic.init_from": 'Run that the critic starts from: a reward model (with its head), or a policy. "": the policy.',
@@ -282,6 +281,7 @@ POLICY = {
     "dict(fn=, ...); empty: none.",
     "critic.shared": "Value head on the policy's trunk. False: a separate network with the same initial params.",
     "critic.warmup_steps": "Steps at the start that train the critic only. Must be 0 if it is shared.",
+    "critic.offline": "After critic.warmup_steps only the policy learns, from answers that the reference samples.",
     "critic.advantage": "Rewards and values to advantages (rl_jax.advantages.tokens).",
     "critic.whiten": "Normalize advantages to mean 0 and deviation 1.",
     "critic.bootstrap_truncated": "Bootstrap truncated completions with the critic's value. False: with 0.",

@@ -11,6 +11,7 @@ def critic(**changes) -> ConfigDict:
         init_from="",  # a run to start from: a reward model, or a policy
         shared=False,  # a value head on the policy's trunk; False: a separate network, from the same params
         warmup_steps=0,  # the first steps train the critic alone (unless it is shared)
+        offline=False,  # the others the policy alone, on the reference's answers
         # From token rewards to advantages and returns (rl_jax.advantages.tokens).
         advantage=dict(fn="gae", discount=1.0, lam=0.95),
         whiten=True,

@@ -18,6 +18,7 @@ import jax
 
 from experiments.parts import (
     action_mask,
+    critic_stages,
     critics,
     flags,
     foreign_rows,
@@ -162,24 +163,24 @@ class PPOPrograms(NamedTuple):
         """Number of compiled programs; growth after the first steps means shapes are changing."""
         return sum(program._cache_size() for program in self if program is not None)
 
-    def update(self, learner: LearnerState, batch: ppo.PPOBatch, of_critic: ppo.PPOBatch, *, only_critic: bool):
+    def update(self, learner: LearnerState, batch: ppo.PPOBatch, of_critic: ppo.PPOBatch, *, only: str):
         """One update on one minibatch.
 
         Args:
           learner: before the update.
           batch: a minibatch.
           of_critic: the same as a separate critic reads it.
-          only_critic: whether the policy is left unchanged (warm-up of the critic).
+          only: which network is updated alone, "critic" or "policy"; "": both.
 
         Returns:
           (learner, metrics of the policy or None, metrics of a separate critic or {}).
         """
         policy, critic, _ = learner
-        if critic is None:
-            policy, metrics = self.policy_step(policy, batch)
+        if critic is None or only == critic_stages.POLICY:
+            policy, metrics = self.policy_step(policy, batch if critic is None else batch.policy)
             return learner._replace(policy=policy), metrics, {}
         critic, critic_metrics = self.critic_step(critic, of_critic)
-        if only_critic:
+        if only == critic_stages.CRITIC:
             return learner._replace(critic=critic), None, critic_metrics
         policy, metrics = self.policy_step(policy, batch.policy)
         return learner._replace(policy=policy, critic=critic), metrics, critic_metrics
@@ -321,12 +322,7 @@ def check_config(config) -> None:
                 f"critic.advantage={config.critic.advantage.fn!r} needs {describe(name)}. Nothing in this config "
                 f"supplies it: {remedy}"
             )
-    for field in ("shared", "bootstrap_truncated"):
-        if has_targets(config) and config.critic[field]:
-            raise ValueError(
-                f"critic.{field}=True: critics of turns (critic.advantage={config.critic.advantage.fn!r}) have a "
-                "network of their own and no value after the last turn; set it to False"
-            )
+    critic_stages.check(config, of_turns=has_targets(config))
     turn_replay.check(config)
     if "agent" in config:
         players.check(config)
@@ -427,23 +423,24 @@ def update(
     Returns:
       (learner, metrics of the policy's updates, metrics of the critic's updates, metrics of the packing).
     """
-    updates, settings, only_critic = [], setup.config.critic, loop.step <= setup.config.critic.warmup_steps
+    updates, settings = [], setup.config.critic
+    only = critic_stages.learner_of(settings, loop.step)
     batch = pretraining.attach(setup, batch, loop.step)
     learner, critic_updates = turn_replay.train(loop, setup, programs, learner, batch, key)
     alike = packer.padded or settings.shared or settings.micro_batches == setup.config.train.micro_batches
-    for extra in range(1, settings.epochs):
+    for extra in range(1, 1 if only == critic_stages.POLICY else settings.epochs):
         for part in policy_parts.minibatches(setup.config, batch, jax.random.fold_in(key, extra)):
             rows = to_mesh(setup, packer.to_train(part, settings.micro_batches))
-            learner, _, metrics = programs.update(learner, rows, rows, only_critic=True)
+            learner, _, metrics = programs.update(learner, rows, rows, only=critic_stages.CRITIC)
             critic_updates.append(jax.device_get(metrics))
             loop.check_finite(learner.critic, rows, head=False)
     for part in policy_parts.minibatches(setup.config, batch, key):
         rows = to_mesh(setup, packer.to_train(part))
         of_critic = rows if alike else to_mesh(setup, packer.to_train(part, settings.micro_batches))
-        learner, metrics, critic_metrics = programs.update(learner, rows, of_critic, only_critic=only_critic)
+        learner, metrics, critic_metrics = programs.update(learner, rows, of_critic, only=only)
         updates += [] if metrics is None else [jax.device_get(metrics)]
         critic_updates.append(jax.device_get(critic_metrics))
-        loop.check_finite(learner.policy, rows, counts=not only_critic)
+        loop.check_finite(learner.policy, rows, counts=only != critic_stages.CRITIC)
         if learner.critic is not None:
             loop.check_finite(learner.critic, rows, head=False)
     if learner.target is not None:
@@ -504,8 +501,8 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
         loop.begin(lambda: evaluate(learner.policy_params()))
         for step in loop.steps():
             rollout_key, credit_key, order_key = jax.random.split(processes.step_key(learner.policy, step.number), 3)
-            rows = collect(learner.policy_params(), rollout_key, step.clock, ref_params)
-            collected = recordings.keep(loop, step, rows)
+            sampler = critic_stages.sampler_of(config.critic, learner.policy_params(), ref_params)
+            collected = recordings.keep(loop, step, collect(sampler, rollout_key, step.clock, ref_params))
             learner = learner._replace(policy=trackers.see(estimators, learner.policy, collected, step.number))
             batch, metrics, before = score(setup, programs, packer, learner, ref_params, collected, credit_key)
             step.clock.lap("score_s", batch)

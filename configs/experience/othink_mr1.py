@@ -1,9 +1,10 @@
-"""GRPO-D of OThink-MR1, a KL that grows: arXiv 2503.16081. Explore at first, stay close to the reference later.
+"""GRPO-D of OThink-MR1, a KL that first eases and then grows: arXiv 2503.16081. Explore at first, exploit later.
 
-    loss = GRPO's + beta(t) k3(logp, ref_logp);   beta(t) = .04 min((t - 1) / T, 1)
+    loss = GRPO's + beta(s) k3(logp, ref_logp);   beta(s) = mid - (mid - min) s / w for s <= w,  mid = (min + max) / 2
+    beta(s) = min + (max - min) (s - w) / (t - w) after it;   w = .3 t,  t the steps of the run,  min = 0,  max = .02
 
-Departs from GRPO: the weight of the KL moves, weak at first and strong later. Its course could not be found; a line
-over half of the run is our reading. Text in place of images.
+Departs from GRPO: the weight of the KL moves. Equation and numbers (of its geometry task; counting has .04 and .1) are
+the paper's. Text in place of images; no weight of the format, which is part of the task's reward.
 
     python -m experiments.grpo --config=configs/experience/othink_mr1.py
 """
@@ -13,6 +14,6 @@ from configs.experience import _start
 
 def get_config(arg: str | None = None):
     config = _start.grpo("othink_mr1", arg)
-    steps = max(config.train.steps // 2, 1)
-    config.schedules.kl = dict(field="algorithm.kl_coef", fn="linear", start=0.0, end=0.04, steps=steps)
+    schedule = dict(fn="explore_then_exploit", low=0.0, high=0.02, steps=config.train.steps, share=0.3)
+    config.schedules.kl = dict(field="algorithm.kl_coef", **schedule)
     return config

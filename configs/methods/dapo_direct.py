@@ -4,9 +4,9 @@
     V: learned from the answers' own rewards, in a network of its own
 
 Departs from GRPO: PPO's critic and epochs without its clip, whitening and KL; steps end with "=" (arithmetic's running
-totals). Confirmed is the square of advantage and log ratio; beta, the 1/2 and equal weights of steps are ours. The
-paper fits offline, to a critic trained before by cross-entropy on Monte Carlo samples of every step; here each
-iteration samples anew, the critic starts 10 steps earlier, and its loss is a square.
+totals). Confirmed is the square of advantage and log ratio; beta, the 1/2 and equal weights of steps are ours. Each
+iteration samples anew here, and the critic starts 10 steps earlier with a square as its loss; the paper's stages,
+offline and with Monte Carlo targets, are configs/experience/dapo_direct.py.
 
     python -m experiments.ppo --config=configs/methods/dapo_direct.py
 """

@@ -1,12 +1,14 @@
-"""Whether config.algorithm.advantage takes groups of config.sample.group_size."""
+"""Whether config.algorithm's choices take groups of config.sample.group_size, and see them whole."""
 
 import functools
+import inspect
 
 import jax
 import jax.numpy as jnp
 
 from rl_jax import advantages
 from rl_jax.core.binding import bind, needs
+from rl_jax.losses import policy
 
 LENGTH = 4  # of the completions that are made up
 
@@ -18,8 +20,10 @@ def check(config) -> None:
       config: of experiments.grpo; one without an algorithm.advantage (PPO) passes.
 
     Raises:
-      ValueError: if the advantage refuses the groups; names both fields.
+      ValueError: if the advantage refuses the groups, or if a surrogate of pairs would not see them whole; names the
+        fields.
     """
+    _check_whole(config)
     if "advantage" not in config.algorithm:
         return
     size, spec = config.sample.group_size, config.algorithm.advantage.to_dict()
@@ -43,3 +47,22 @@ def check(config) -> None:
         raise ValueError(
             f"sample.group_size={size} does not go with algorithm.advantage.fn={spec['fn']!r}: {error}"
         ) from None
+
+
+def _check_whole(config) -> None:
+    """Raises ValueError if the surrogate takes a group_size and the rows of a group may be parted in an update."""
+    algorithm, train = config.algorithm, config.train
+    fn = bind(algorithm.surrogate.to_dict(), policy)
+    if "group_size" not in inspect.signature(fn).parameters:
+        return
+    set_to = {
+        "train.minibatches": (train.minibatches, 1),
+        "train.micro_batches": (train.micro_batches, 1),
+        "algorithm.row_selection.fn": (algorithm.row_selection.fn, ""),
+    }
+    for field, (found, wanted) in set_to.items():
+        if found != wanted:
+            raise ValueError(
+                f"{field}={found!r} parts the rows of a group, which algorithm.surrogate.fn={algorithm.surrogate.fn!r} "
+                f"compares with each other: set it to {wanted!r}"
+            )

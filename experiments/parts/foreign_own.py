@@ -147,12 +147,67 @@ def guided_roll_outs(stage: Stage, judged: Judged, wanted: np.ndarray) -> Candid
     return Candidates(made, kept.reshape(-1, stage.group_size), foreign=False, metrics=metrics)
 
 
+def step_completions(
+    stage: Stage, judged: Judged, wanted: np.ndarray, *, separators: tuple[int, ...] = (), samples: int = 4
+) -> Candidates | None:
+    """The same rows, of which one state is trained on: its reward is the mean of `samples` answers that go on from it.
+
+        V_MC(s) = 1/samples sum_k R(s, y_k),   y_k ~ reference(. | s),   s a random beginning of a step of the row
+
+    The generator makes the states and the completer, the run's reference policy, goes on; an answer has as many tokens
+    as any other. Targets of a critic: only the token after the state stays on the mask. Costs `samples` rollouts of as
+    many rows. Source: arXiv 2412.18279 (the critic of Direct Advantage Policy Optimization).
+
+    Args:
+      stage: of the step.
+      judged: the step's rows.
+      wanted: bool [N].
+      separators: ids that end a step; none: the only state is the prompt.
+      samples: completions of each state, 1 or more.
+
+    Raises:
+      ValueError: if samples is not above 0, or the program has no reference.
+    """
+    if samples < 1:
+        raise ValueError(f"step_completions: samples={samples!r} must be 1 or more")
+    if not wanted.any():
+        return None
+    if stage.guide is None:
+        raise ValueError("step_completions needs a reference policy: experiments.grpo and experiments.ppo have one")
+    ids, _ = foreign_rows.sampled_of(judged.rollout)
+    cuts = own_rows.random_states(jax.random.fold_in(stage.key, 2), ids, separators)
+    begins, mask = [row[:cut] for row, cut in zip(ids, cuts, strict=True)], judged.rollout.completion_mask
+    drawn = [
+        _rewards_after(
+            stage, judged, begins, jax.random.fold_in(stage.key, 3 + k), by_guide=True, at_most=mask.shape[1]
+        )
+        for k in range(samples)
+    ]
+    kept, values = np.repeat(wanted, stage.group_size), np.mean(drawn, axis=0)
+    trained = mask & (np.cumsum(mask, axis=1) - 1 == cuts[:, None])
+    result = judged.result._replace(rewards=np.where(kept, values, judged.result.rewards).astype(np.float32))
+    rollout = judged.rollout._replace(completion_mask=np.where(kept[:, None], trained, mask))
+    metrics = {"value": float(values[kept].mean()), "inside": float((cuts[kept] > 0).mean())}
+    made = judged._replace(rollout=rollout, result=result)
+    return Candidates(made, kept.reshape(-1, stage.group_size), foreign=False, metrics=metrics)
+
+
 def _rewards_after(
-    stage: Stage, judged: Judged, begins: list[list[int]], key: jax.Array, *, by_guide: bool = False
+    stage: Stage,
+    judged: Judged,
+    begins: list[list[int]],
+    key: jax.Array,
+    *,
+    by_guide: bool = False,
+    at_most: int | None = None,
 ) -> np.ndarray:
-    """float32 [B]: the rewards of answers that begin so, and go on as they are sampled."""
+    """float32 [B]: the rewards of answers that begin so, and go on as they are sampled; cut after at_most tokens."""
     drawn = stage.draw_each(judged.rollout, begins, key, by_guide=by_guide)
     ends, log_probs = foreign_rows.sampled_of(drawn)
+    if at_most is not None:
+        ends, log_probs = (
+            [row[: at_most - len(begin)] for row, begin in zip(rows, begins, strict=True)] for rows in (ends, log_probs)
+        )
     rollout = foreign_rows.lay_out(
         foreign_rows.prompts_of(judged.rollout),
         [[*begin, *end] for begin, end in zip(begins, ends, strict=True)],

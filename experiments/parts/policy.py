@@ -48,7 +48,7 @@ def make_objective(config) -> grpo.Objective:
     settings, length = config.algorithm, config.rollout.completion_length
     own = settings.entropy_aggregate
     return grpo.Objective(
-        surrogate=bind(settings.surrogate.to_dict(), policy),
+        surrogate=bind(settings.surrogate.to_dict(), policy, group_size=config.sample.group_size),
         kl=bind(settings.kl.to_dict(), kl, group_size=config.sample.group_size),
         kl_coef=settings.kl_coef,
         entropy_coef=settings.entropy_coef,

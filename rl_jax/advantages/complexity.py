@@ -1,4 +1,4 @@
-"""Advantages of groups that look at lengths, or at pairs: rewards [B] -> [B].
+"""Advantages of groups that look at lengths: rewards [B] -> [B].
 
 Named in a config by their import path, "rl_jax.advantages.complexity:apo".
 """
@@ -8,7 +8,7 @@ import math
 import chex
 import jax.numpy as jnp
 
-from rl_jax.advantages.groups import group_relative, grouped, leave_one_out
+from rl_jax.advantages.groups import group_relative, grouped
 
 
 def apo(
@@ -53,15 +53,3 @@ def apo(
     weight = -jnp.expm1(-excess * math.log(base))
     advantages = group_relative(rewards, group_size=group_size, eps=eps).reshape(is_right.shape)
     return (advantages * (1.0 + weight)).reshape(-1)
-
-
-def pairwise(rewards: chex.Array, *, group_size: int) -> chex.Array:
-    """P3O: A_i = 1/2 mean over the others of (R_i - R_j), half of RLOO's. float [B] -> float [B].
-
-    With REINFORCE it is the mean over all pairs of (R_1 - R_2) grad(logp(y_1) - logp(y_2)) / 2, whatever is added to
-    the rewards of a prompt. Source: arXiv 2310.00212, which has G = 2.
-
-    Raises:
-      ValueError: if group_size is 1.
-    """
-    return 0.5 * leave_one_out(rewards, group_size=group_size)

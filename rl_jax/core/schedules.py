@@ -54,3 +54,30 @@ def piecewise(step: int, *, values: Sequence[tuple[int, float]]) -> float:
 def warmup(step: int, *, end: float, steps: int, start: float = 0.0) -> float:
     """`linear` from start, 0 unless it is given, to end, where it stays."""
     return linear(step, start=start, end=end, steps=steps)
+
+
+def explore_then_exploit(step: int, *, low: float, high: float, steps: int, share: float = 0.3) -> float:
+    """GRPO-D's weight of the KL: it falls from the middle to low over the exploration, then rises to high at the end.
+
+        mid - (mid - low) s / w             if s <= w,     mid = (low + high) / 2,   w = share * steps
+        low + (high - low) (s - w) / (t - w)  after it,    s: the step, at most t = steps
+
+    Source: arXiv 2503.16081 eq. 3. Unlike the others it is counted from step 0, as there: step 1 is one step in.
+
+    Args:
+      step: s, from 1.
+      low: beta_min.
+      high: beta_max.
+      steps: t, of the whole run.
+      share: w / t; .3 there.
+
+    Raises:
+      ValueError: if steps is below 1, or share is not between 0 and 1.
+    """
+    if steps < 1 or not 0 < share < 1:
+        raise ValueError(f"steps={steps} must be 1 or more, and share={share} above 0 and below 1")
+    now, turn = min(max(step, 1), steps), share * steps
+    if now <= turn:
+        middle = (low + high) / 2
+        return middle - (middle - low) * now / turn
+    return low + (high - low) * (now - turn) / (steps - turn)

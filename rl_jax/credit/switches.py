@@ -18,7 +18,7 @@ def brief_if_solved(
     *,
     group_size: int,
     share: float = 0.2,
-    alpha: float = 0.2,
+    alpha: float = 0.6,
     right: float = 1.0,
 ) -> chex.Array:
     """GRPO-lambda: only the groups that are solved best are asked to be brief.
@@ -26,8 +26,8 @@ def brief_if_solved(
         R (1 - alpha sigma((n - mean n) / std n)) for the right answers of the top `share` of the groups, R elsewhere
 
     Groups are ranked by their share of right answers; mean and std are those of the group's right answers. Batch-
-    coupled. The switch is that of arXiv 2505.18086; its length reward could not be read: this one is that of arXiv
-    2502.04463, and alpha = .2 is our choice.
+    coupled. Source: arXiv 2505.18086, whose length reward is that of arXiv 2502.04463. Its equations, the share and the
+    population's std are as a reimplementation for OpenRLHF quotes them; alpha is that one's. Equal lengths have z = 0.
 
     Args:
       rewards: float [B].

@@ -60,3 +60,22 @@ def random_cuts(key: jax.Array, lengths: np.ndarray) -> np.ndarray:
     """Uniform cuts from 0 to n - 1 of rows of n tokens; 0 for an empty row. key; int [B] -> int [B]."""
     shares = np.asarray(jax.random.uniform(key, lengths.shape))
     return np.minimum((shares * lengths).astype(int), np.maximum(lengths - 1, 0))
+
+
+def random_states(key: jax.Array, rows: Sequence[Sequence[int]], separators: Sequence[int]) -> np.ndarray:
+    """For each row a state between its steps: how many tokens come before it, uniform over its beginnings of steps.
+
+    Args:
+      key: a typed key.
+      rows: B lists of sampled ids.
+      separators: ids that end a step; what the last token ends has no state after it.
+
+    Returns:
+      int [B]. 0, or the place after a separator; below the row's length, and 0 for an empty row.
+    """
+    shares = np.asarray(jax.random.uniform(key, (len(rows),)))
+    result = np.zeros(len(rows), int)
+    for place, (row, share) in enumerate(zip(rows, shares, strict=True)):
+        states = [0, *(at + 1 for at, token in enumerate(row[:-1]) if token in separators)]
+        result[place] = states[min(int(share * len(states)), len(states) - 1)]
+    return result

@@ -2,11 +2,13 @@
 
 import json
 
+import jax
 import numpy as np
 import pytest
 
 from experiments import grpo
-from experiments.parts import foreign_rows
+from experiments.parts import foreign_own, foreign_rows
+from rl_jax.selection import foreign_rows as selected_rows
 from rl_jax.selection import own_rows, self_play
 from tests.experiments import small
 from tests.experiments.shared_programs import share_programs, sharing  # noqa: F401  fixtures
@@ -95,6 +97,47 @@ def test_one_token_is_worth_what_the_guide_makes_of_it(step, monkeypatch):
     ended = plain.rollout.finished
     gained = plain.result.rewards[ended] - last.judged.result.rewards[ended]  # R - (R - V) = V
     assert set(np.unique(gained)) <= {0.0, 1.0} and 0 <= value <= 1
+
+
+def test_a_state_lies_between_two_steps():
+    """Uniform over the beginnings of steps: the prompt, and after each separator that something follows."""
+    row = [1, 7, 2, 2, 7, 3, 7]
+    found = own_rows.random_states(jax.random.key(0), [row] * 3000 + [[], [7], [1, 2]], (7,))
+    assert set(found[:3000]) == {0, 2, 5} and found[3000:].tolist() == [0, 0, 0]
+    np.testing.assert_allclose([np.mean(found[:3000] == cut) for cut in (0, 2, 5)], 1 / 3, atol=0.03)
+
+
+@pytest.mark.slow
+def test_a_state_is_worth_what_the_reference_makes_of_it(step, monkeypatch):
+    """One token per row is trained on, the one after the state; its reward is the mean of the completions."""
+    plain, spec = step.plain.judged, dict(fn="experiments.parts.foreign_own:step_completions", at_most=SIZE)
+    spec |= dict(replace="group", samples=2)
+    with pytest.raises(ValueError, match="step_completions needs a reference policy"):
+        step.with_rows(mc=spec)
+    with pytest.raises(ValueError, match="samples=0 must be 1 or more"):
+        step.with_rows(mc=spec | dict(samples=0))
+    whole, drawn = foreign_rows.ForeignRows.__call__, []
+    monkeypatch.setattr(foreign_rows.ForeignRows, "__call__", lambda self, *args: whole(self, *args, guide=step.params))
+    of_states = foreign_own._rewards_after
+
+    def watched(stage, judged, begins, key, **keywords):
+        drawn.append((begins, of_states(stage, judged, begins, key, **keywords)))
+        return drawn[-1][1]
+
+    monkeypatch.setattr(foreign_own, "_rewards_after", watched)
+    found = step.with_rows(mc=spec).judged
+    assert len(drawn) == 2 and all(not begin for begin in drawn[0][0]), "without separators: the prompt"
+    np.testing.assert_array_equal(found.result.rewards, (drawn[0][1] + drawn[1][1]) / 2)
+    np.testing.assert_array_equal(found.rollout.completion_mask.argmax(axis=1), 0)
+    assert (found.rollout.completion_mask.sum(axis=1) == 1).all() and found.completions == plain.completions
+    # After all but the last token, the reference makes of a finished answer what one token can make of it.
+    ids, _ = selected_rows.sampled_of(plain.rollout)
+    monkeypatch.setattr(own_rows, "random_states", lambda key, rows, separators: np.array([len(r) - 1 for r in rows]))
+    last = step.with_rows(mc=spec).judged
+    assert drawn[-1][0] == [row[:-1] for row in ids]
+    lengths = plain.rollout.completion_mask.sum(axis=1)
+    np.testing.assert_array_equal(last.rollout.completion_mask.argmax(axis=1), lengths - 1)
+    assert (last.rollout.completion_mask.sum(axis=1) == 1).all()
 
 
 @pytest.mark.slow

@@ -116,6 +116,49 @@ def test_in_the_warm_up_the_critic_learns_and_the_policy_stands(tmp_path):
     assert max_difference(load_params(setup, tmp_path / "run"), setup.init_params()) == 0.0
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("kept_signals", "no_evaluations")
+def test_offline_the_critic_learns_first_and_the_policy_from_the_reference(tmp_path, monkeypatch):
+    """What is sampled never depends on the policy, and what the policy learns from never on the critic's updates."""
+    sampled, judging, learned, updated, made = [], [], [], ppo.update, ppo.play_groups.make_collector
+
+    def make_collector(*args):
+        collector = made(*args)
+
+        class Watched:
+            compile_ahead = collector.compile_ahead
+
+            def __call__(self, params, *rest):
+                sampled.append(jax.device_get(params))
+                return collector(params, *rest)
+
+        return Watched()
+
+    def update(*args):
+        out = updated(*args)
+        learned.append(jax.device_get(out[0].policy_params()))
+        judging.append(jax.device_get(out[0].critic.params))
+        return out
+
+    monkeypatch.setattr(ppo.play_groups, "make_collector", make_collector)
+    monkeypatch.setattr(ppo, "update", update)
+    config = small_config(tmp_path, reward__function=reward(has_a_seven), train__steps=4, eval__every=1000)
+    ppo.run(with_critic(config, offline=True, warmup_steps=2, loss=dict(fn="mse")), tmp_path / "run")
+    start = make_setup(with_critic(config)).init_params()
+    assert len(sampled) == 4 and all(max_difference(params, start) == 0.0 for params in sampled)
+    assert [max_difference(params, start) > 0 for params in learned] == [False, False, True, True]
+    assert max_difference(judging[0], judging[1]) > 0, "the critic learns in its stage"
+    assert max_difference(judging[1], judging[2]) == max_difference(judging[1], judging[3]) == 0.0
+    rows = read(tmp_path / "run" / "metrics.jsonl")[1:]
+    assert [("value/loss" in row, "loss" in row) for row in rows] == [(True, False)] * 2 + [(False, True)] * 2
+
+
+@pytest.mark.parametrize("fields", [dict(warmup_steps=0), dict(shared=True)])
+def test_offline_needs_a_stage_of_the_critic(tmp_path, fields):
+    with pytest.raises(ValueError, match="critic.offline=True: a critic of states learns first"):
+        ppo.run(with_critic(small_config(tmp_path), offline=True, **fields), tmp_path / "run")
+
+
 # --- Learning: arithmetic at a small size, from GRPO's warm start ----------------------------------------------------
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from configs import ppo_common
+from configs.experience import othink_mr1
 from experiments import grpo, ppo
 from experiments.parts import policy, policy_steps, references, schedules, trackers
 from experiments.parts.check_config import check
@@ -202,3 +203,10 @@ def test_a_run_logs_its_schedules_compiles_once_and_resumes(tmp_path, program):
         items, _ = found.restore({"params": shapes, "reference": shapes})
     moved = jax.tree.map(lambda a, b: bool((a != b).any()), items["params"], items["reference"])
     assert any(jax.tree.leaves(moved))
+
+
+def test_the_config_of_othink_mr1_has_it():
+    config = othink_mr1.get_config()
+    at = [schedules.at(config, step)["kl"] for step in (1, 60, 130, 200)]
+    assert config.train.steps == 200 and config.schedules.kl.field == "algorithm.kl_coef"
+    np.testing.assert_allclose(at, [0.01 * (1 - 1 / 60), 0.0, 0.01, 0.02], atol=1e-12)

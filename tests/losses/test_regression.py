@@ -45,3 +45,19 @@ def test_the_first_gradient_is_the_policy_gradient():
 def test_beta_is_above_zero():
     with pytest.raises(ValueError, match="beta=0 must be above 0"):
         loss(OLD, beta=0)
+
+
+def test_offline_it_is_fitted_to_the_policy_that_sampled():
+    """However far the policy was before these updates: the minimum is A / beta from the sampler's log-probs."""
+    arrays = dict(selected=jnp.array(ENDS), beta=0.5)
+
+    def offline(log_probs, old):
+        found = regression.offline_direct_advantage(
+            log_probs, old, ADVANTAGES, MASK, behavior_log_probs=OLD, **arrays
+        )
+        return found.loss.sum()
+
+    moved = OLD + jnp.linspace(-0.4, 0.6, MASK.size).reshape(MASK.shape)
+    for old in (OLD, OLD - 3.0):
+        np.testing.assert_allclose(offline(moved, old), loss(moved), rtol=1e-6)
+        np.testing.assert_allclose(jax.grad(offline)(moved, old), jax.grad(loss)(moved), rtol=1e-6)

@@ -378,3 +378,16 @@ def test_bad_input_is_refused(name):
     if "support" in keywords:
         with pytest.raises(AssertionError):
             fn(predictions, returns, mask, support=SUPPORT._replace(num_bins=17))
+
+
+def test_two_bins_at_0_and_1_are_the_cross_entropy_of_a_probability():
+    """The value is sigma(l_1 - l_0), the loss -[R log v + (1 - R) log(1 - v)], dl/dl_1 = v - R; for shares R, too."""
+    _, returns, _, logits, mask = data()
+    returns, logits, support = np.abs(returns) / 2.0, logits[..., :2], Support(-0.5, 1.5, num_bins=2, padding=0)
+    np.testing.assert_array_equal(support.centres(), [0.0, 1.0])
+    probability = 1 / (1 + np.exp(np.float64(logits[..., 0]) - logits[..., 1]))
+    np.testing.assert_allclose(support.mean(logits), probability, rtol=1e-5)
+    out, gradient = with_gradient(value.two_hot, logits, returns, mask, support=support)
+    expected = -(returns * np.log(probability) + (1 - returns) * np.log1p(-probability))
+    np.testing.assert_allclose(out.loss, np.where(mask, expected, 0.0), rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(gradient[..., 1], np.where(mask, probability - returns, 0.0), rtol=1e-5, atol=1e-7)

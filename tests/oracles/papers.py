@@ -162,6 +162,49 @@ def disco(case: Case):
     return value_and_gradient(loss, case.log_probs)
 
 
+# --- arXiv 2310.00212, thwu1/rlhf_sac (V1) and thwu1/trlx (V2) -------------------------------------------------------
+
+
+def _pairs(case: Case, of_pair):
+    """The mean of of_pair(q, log p_1, log p_2) over all pairs of all groups, and its gradient."""
+    rewards, old = token_rewards(case, 0.05).sum(axis=1), tensor(case.old_log_probs)
+
+    def loss(log_probs):
+        moved = [((log_probs[row] - old[row])[torch.tensor(case.mask[row])]).sum() for row in range(ROWS)]
+        found = []
+        for start in range(0, ROWS, GROUP):
+            for first in range(start, start + GROUP):
+                for second in range(first + 1, start + GROUP):
+                    found.append(of_pair(float(rewards[first] - rewards[second]), moved[first], moved[second]))
+        return torch.stack(found).mean()
+
+    return value_and_gradient(loss, case.log_probs)
+
+
+def pairs_apart(case: Case):
+    """V1: two of PPO's clips, each weighted by the other answer's ratio within 1/10 and 10; their mean."""
+
+    def of_pair(q, first, second):
+        p = (torch.exp(first), torch.exp(second))
+        w = [torch.clamp(x, 0.1, 10.0).detach() for x in p]
+        one = torch.maximum(-q * w[1] * p[0], -q * w[1] * torch.clamp(p[0], 0.8, 1.2))
+        other = torch.maximum(q * w[0] * p[1], q * w[0] * torch.clamp(p[1], 0.8, 1.2))
+        return (one + other) / 2
+
+    return _pairs(case, of_pair)
+
+
+def pairs_jointly(case: Case):
+    """V2: the difference of the log ratios is clipped, and weighted by the product of the ratios."""
+
+    def of_pair(q, first, second):
+        weight = -q * torch.clamp(torch.exp(first + second), 0.1, 10.0).detach() / 2
+        apart = first - second
+        return torch.maximum(weight * apart, weight * torch.clamp(apart, -0.2, 0.2))
+
+    return _pairs(case, of_pair)
+
+
 # --- arXiv 2508.03772, winstonsmith1897/GTPO -------------------------------------------------------------------------
 
 
@@ -212,7 +255,7 @@ def brief(case: Case) -> np.ndarray:
     right = result[best] >= 1.0
     mean, std = lengths[best][right].mean(), lengths[best][right].std()
     for i in np.flatnonzero(right):
-        result[best, i] *= 1 - 0.2 / (1 + np.exp(-(lengths[best, i] - mean) / std))
+        result[best, i] *= 1 - 0.6 / (1 + np.exp(-(lengths[best, i] - mean) / std))
     return result.reshape(-1)
 
 

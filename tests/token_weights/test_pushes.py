@@ -79,5 +79,5 @@ def test_only_the_group_that_is_solved_is_to_be_brief():
     np.testing.assert_array_equal(brief(share=0.0), REWARDS)
     np.testing.assert_allclose(brief(share=1.0, alpha=0.5)[4], 0.75)  # a single right answer has no spread
     assert (found[:3] > 0).all(), "a right answer earns more than a wrong one"
-    with pytest.raises(ValueError, match="share=2 and alpha=0.2 must lie within"):
+    with pytest.raises(ValueError, match="share=2 and alpha=0.6 must lie within"):
         brief(share=2)

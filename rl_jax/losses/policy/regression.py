@@ -48,3 +48,35 @@ def direct_advantage(
     target = jax.lax.stop_gradient(zero_masked(advantages, mask)) / beta
     loss = jnp.where(ends, 0.5 * jnp.square(target - of_step), 0.0)
     return Surrogate(loss, jax.lax.stop_gradient(jnp.exp(ratios)), mask & False, mask & False)
+
+
+def offline_direct_advantage(
+    log_probs: chex.Array,
+    old_log_probs: chex.Array,
+    advantages: chex.Array,
+    mask: chex.Array,
+    *,
+    selected: chex.Array,
+    behavior_log_probs: chex.Array,
+    beta: float = 0.1,
+) -> Surrogate:
+    """`direct_advantage` of the policy that sampled, which stays while this one moves: the paper's, on given answers.
+
+        l_k = 1/2 (A_k / beta - sum over the step's tokens of (logp - behavior_logp))^2
+
+    The minimum is pi ~ behavior exp(A / beta) after any number of steps. Source: arXiv 2412.18279, as there.
+
+    Args:
+      log_probs: float [B, T], differentiated.
+      old_log_probs: float [B, T], unused.
+      advantages: float [B, T], the same on all tokens of a step.
+      mask: bool [B, T].
+      selected: bool [B, T]. Last tokens of the steps.
+      behavior_log_probs: float [B, T], of the policy that the samples and the critic are of.
+      beta: strength of the pull to that policy.
+
+    Raises:
+      ValueError: if beta is not above 0.
+    """
+    chex.assert_equal_shape([log_probs, old_log_probs, behavior_log_probs])
+    return direct_advantage(log_probs, behavior_log_probs, advantages, mask, selected=selected, beta=beta)

@@ -1,0 +1,89 @@
+"""P3O's two surrogates: groups of two by hand, both signs, shifts of rewards, and what a parted pair learns."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments.parts import check_groups
+from experiments.tools import methods
+from rl_jax.losses.policy import pairwise
+
+MASK = jnp.array([[True, True, False], [True, True, True]] * 2)
+OLD = jnp.full(MASK.shape, -1.0)
+REWARDS = jnp.array([1.0, 0.0, 0.25, 0.75])  # the gaps of the two pairs: 1 and -.5
+VARIANTS = {"separate": pairwise.separate, "joint": pairwise.joint}
+each_variant = pytest.mark.parametrize("fn", VARIANTS.values(), ids=VARIANTS)
+
+
+def loss(fn, moved, rewards=REWARDS, **keywords):
+    """The mean over pairs; moved: float [4], the rows' log ratios, on their first tokens."""
+    log_probs = OLD.at[:, 0].add(jnp.asarray(moved, jnp.float32))
+    advantages = jnp.where(MASK, rewards[:, None], jnp.nan)
+    found = fn(log_probs, OLD, advantages, MASK, group_size=2, **keywords)
+    return jnp.mean(jnp.sum(found.loss, axis=1) / jnp.sum(MASK, axis=1))
+
+
+@each_variant
+def test_the_first_gradient_is_the_pairwise_policy_gradient(fn):
+    """At the old policy: -(R_1 - R_2) grad log(pi_1 / pi_2) / 2 of a pair, on 2 pairs; for either sign of the gap."""
+    found = jax.grad(functools.partial(loss, fn))(jnp.zeros(4))
+    np.testing.assert_allclose(found, np.array([-1.0, 1.0, 0.5, -0.5]) / 4, rtol=1e-6)
+
+
+@each_variant
+def test_only_differences_of_rewards_count(fn):
+    moved = jnp.array([0.1, -0.3, 0.05, 0.4])
+    both = jax.value_and_grad(functools.partial(loss, fn))
+    np.testing.assert_allclose(both(moved)[0], both(moved, rewards=REWARDS + 7.0)[0], rtol=1e-5)
+    np.testing.assert_allclose(both(moved)[1], both(moved, rewards=REWARDS + 7.0)[1], rtol=1e-5)
+
+
+# The log ratios of the first pair, whose first answer is the better one; which of the two have a gradient in V1 and V2.
+PARTED = [
+    ((0.1, -0.05), (True, True), (True, True)),  # within all bounds
+    ((0.15, -0.15), (True, True), (False, False)),  # .3 apart: only the joint clip sees it
+    ((0.3, 0.2), (False, True), (True, True)),  # moved together: only the separate clip sees it
+    ((-0.5, 0.5), (True, True), (True, True)),  # parted the wrong way: no clip
+    ((0.5, -0.5), (False, False), (False, False)),
+]
+
+
+@pytest.mark.parametrize(("moved", "apart", "jointly"), PARTED)
+def test_what_each_clip_stops(moved, apart, jointly):
+    moved = jnp.array([*moved, 0.0, 0.0])
+    for fn, expected in ((pairwise.separate, apart), (pairwise.joint, jointly)):
+        found = np.asarray(jax.grad(functools.partial(loss, fn))(moved))
+        assert tuple(found[:2] != 0) == expected, (fn.__name__, found)
+        assert np.all(found[2:] != 0)
+
+
+def test_weights_are_data_within_their_bounds():
+    """The other answer's ratio weighs a pair, at most max_weight, and has no gradient of its own."""
+    for other, weight in ((-0.1, np.exp(-0.1)), (9.0, 10.0), (-9.0, 0.1)):
+        found = jax.grad(functools.partial(loss, pairwise.separate))(jnp.array([0.0, other, 0.0, 0.0]))
+        np.testing.assert_allclose(found[0], -weight / 4, rtol=1e-5)
+    for both, weight in ((0.05, np.exp(0.1)), (9.0, 10.0), (-9.0, 0.1)):
+        found = jax.grad(functools.partial(loss, pairwise.joint))(jnp.array([both, both, 0.0, 0.0]))
+        np.testing.assert_allclose(found[:2], [-weight / 4, weight / 4], rtol=1e-5)
+
+
+@each_variant
+def test_what_is_refused(fn):
+    for keywords, match in (({"max_weight": 0.5}, "max_weight=0.5"),):
+        with pytest.raises(ValueError, match=match):
+            loss(fn, jnp.zeros(4), **keywords)
+    for size in (1, 3):
+        with pytest.raises(ValueError, match=f"group_size={size}"):
+            fn(OLD, OLD, OLD, MASK, group_size=size)
+
+
+@pytest.mark.parametrize("field", ["minibatches", "micro_batches"])
+def test_an_update_must_keep_the_pairs_together(field):
+    config = methods.load("p3o")
+    check_groups.check(config)
+    config.train[field] = 2
+    with pytest.raises(ValueError, match=f"train.{field}=2 parts the rows of a group"):
+        check_groups.check(config)
