@@ -3,6 +3,8 @@
 Named in a config by its import path, "experiments.parts.foreign_self_play:propose_and_solve".
 """
 
+from collections.abc import Sequence
+
 import jax
 import numpy as np
 
@@ -60,7 +62,7 @@ def propose_and_solve(
         templates[self_play.KINDS.index(kinds[group % count])].format(example=known[place])
         for group, place in enumerate(places)
     ]
-    proposing, records_p, texts_p = _draw(stage, judged, asked, 3)
+    proposing, records_p, texts_p = draw(stage, judged, asked, 3)
     of_proposal = np.repeat(kinds, size)
     proposals = texts_p[:groups]
     questions = [
@@ -68,32 +70,23 @@ def propose_and_solve(
         for text, kind in zip(proposals, of_proposal, strict=True)
     ]
     spare = self_play.question(SEED, "deduction", digits=digits, operands=operands)
-    solving, records_s, texts_s = _draw(stage, judged, [(found or spare).prompt for found in questions], 4)
+    solving, records_s, texts_s = draw(stage, judged, [(found or spare).prompt for found in questions], 4)
     answers = [(found or spare).answer for found in questions for _ in range(size)]
     of_solver = self_play.solver_rewards(texts_s, answers)
     accuracy = (of_solver == 1).reshape(groups, size).mean(axis=1)
     of_proposer = self_play.proposer_rewards(proposals, questions, accuracy)
 
-    def rows_of(rollout: Rollout, records: list[dict], texts: list[str], rewards: np.ndarray) -> Judged:
-        return Judged(rollout, records, texts, RewardResult(rewards.astype(np.float32), {}, 0, 0, None))
-
     valid = np.array([found is not None for found in questions])
-    leaving = np.argsort(valid, kind="stable")[:count]
-    targets = (leaving[:, None] * size + np.arange(size)).ravel()
-    padded = np.zeros(groups * size, np.float32)
-    padded[:groups] = of_proposer
     of_question = [kind if found else "deduction" for kind, found in zip(of_proposal, questions, strict=True)]
-    roles = np.repeat([self_play.KINDS.index(kind) for kind in of_question], size)  # the spare question is a deduction
-    roles[targets] = len(self_play.KINDS) + roles_of_proposers(kinds, size)
-    both = put(
-        rows_of(solving, records_s, texts_s, of_solver),
-        rows_of(proposing, records_p, texts_p, padded),
-        targets,
-        np.arange(groups),
-        stage.ends["pad_id"],
+    made = mixed(
+        stage,
+        judged_rows(proposing, records_p, texts_p, of_proposer),
+        judged_rows(solving, records_s, texts_s, of_solver),
+        valid,
+        asked=[self_play.KINDS.index(kind) for kind in of_question],  # the spare question is a deduction
+        proposed=roles_of_proposers(kinds, size),
+        num_kinds=len(self_play.KINDS),
     )
-    lengths = both.rollout.completion_mask.sum(axis=1)
-    advantages = self_play.whitened_by_role(both.result.rewards, lengths, roles)
     for text in (text for text, found in zip(proposals, valid, strict=True) if found):
         stage.memory.answers.add_success(BUFFER, text, keep=keep)
     metrics = {
@@ -102,8 +95,46 @@ def propose_and_solve(
         "proposer_reward": float(of_proposer.mean()),
         "solver_reward": float(of_solver.mean()),
     }
-    made = both._replace(result=both.result._replace(rewards=advantages))
     return Candidates(made, np.ones((groups, size), bool), foreign=False, metrics=metrics)
+
+
+def judged_rows(rollout: Rollout, records: list[dict], texts: list[str], rewards: np.ndarray) -> Judged:
+    """N * G rows with rewards of our own; fewer rewards than rows are followed by 0."""
+    padded = np.zeros(len(texts), np.float32)
+    padded[: len(rewards)] = rewards
+    return Judged(rollout, records, texts, RewardResult(padded, {}, 0, 0, None))
+
+
+def mixed(
+    stage: Stage,
+    proposing: Judged,
+    solving: Judged,
+    valid: np.ndarray,
+    *,
+    asked: Sequence[int],
+    proposed: np.ndarray,
+    num_kinds: int,
+) -> Judged:
+    """N groups of solutions, in N / G of which proposals take the place; rewards are advantages by role (TRR++).
+
+    Args:
+      stage: of the step.
+      proposing: N * G rows, of which the first N are proposals.
+      solving: N * G rows, G answers to each proposal.
+      valid: bool [N], proposals that could be asked; solutions of others make room first.
+      asked: int [N], the kind that each group of solutions answers.
+      proposed: int [N], the kind of each proposal.
+      num_kinds: a proposer's role is its kind plus this.
+    """
+    size, groups = stage.group_size, stage.num_groups
+    leaving = np.argsort(valid, kind="stable")[: groups // size]
+    targets = (leaving[:, None] * size + np.arange(size)).ravel()
+    roles = np.repeat(asked, size)
+    roles[targets] = num_kinds + proposed
+    both = put(solving, proposing, targets, np.arange(groups), stage.ends["pad_id"])
+    lengths = both.rollout.completion_mask.sum(axis=1)
+    advantages = self_play.whitened_by_role(both.result.rewards, lengths, roles)
+    return both._replace(result=both.result._replace(rewards=advantages))
 
 
 def roles_of_proposers(kinds: list[str], size: int) -> np.ndarray:
@@ -111,7 +142,7 @@ def roles_of_proposers(kinds: list[str], size: int) -> np.ndarray:
     return np.repeat([self_play.KINDS.index(kind) for kind in kinds], size)
 
 
-def _draw(stage: Stage, judged: Judged, prompts: list[str], fold: int) -> tuple[Rollout, list[dict], list[str]]:
+def draw(stage: Stage, judged: Judged, prompts: list[str], fold: int) -> tuple[Rollout, list[dict], list[str]]:
     """(rollout of N * G rows, their records, their texts) of N prompts of our own."""
     records = [
         rephrased(record, lambda _, text=text: text)

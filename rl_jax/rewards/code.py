@@ -223,6 +223,33 @@ def _is_close(value: Any, expected: Any, tolerance: float) -> bool:
     return value == expected
 
 
+def outputs(
+    program: str, inputs: Sequence[Any], *, sandbox: str = "", cpu_s: float = 1.0, wall_s: float = 20.0
+) -> list[Any] | None:
+    """What a program's function f returns for each input, in one process of the sandbox; None if it fails or ends.
+
+    Args:
+      program: defines f.
+      inputs: literals of Python; a tuple holds several arguments.
+      sandbox: as in `score`.
+      cpu_s: seconds of CPU for all inputs.
+      wall_s: seconds of the clock.
+
+    Raises:
+      SandboxError: if there is no sandbox, or it failed.
+    """
+    calls = [value if isinstance(value, tuple) else (value,) for value in inputs]
+    source = f"{program}\ndef _outputs(): return [f(*call) for call in {calls!r}]\n"
+    stdin = json.dumps({"call": "_outputs", "args": [], "bool": False}).encode()
+    files = {"main.py": HARNESS, "solution.py": source}
+    result = start.kept(sandbox).run(files, stdin=stdin, limits=Limits(cpu_s=cpu_s, wall_s=wall_s))
+    try:
+        found = value_of(json.loads(result.stdout.decode())) if result.status == "ok" else None
+    except (ValueError, TypeError, KeyError, RecursionError, OverflowError, AttributeError):
+        return None
+    return found if isinstance(found, list) and len(found) == len(inputs) else None
+
+
 def value_of(data: Any) -> Any:
     """The value of what HARNESS writes: JSON, and {"__tuple__": [...]} and the like.
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from experiments import grpo
-from experiments.parts import foreign_own, foreign_rows
+from experiments.parts import foreign_own, foreign_program_play, foreign_rows
 from rl_jax.selection import foreign_rows as selected_rows
-from rl_jax.selection import own_rows, self_play
+from rl_jax.selection import own_rows, program_play, self_play
 from tests.experiments import small
 from tests.experiments.shared_programs import share_programs, sharing  # noqa: F401  fixtures
 from tests.experiments.small import config as small_config
@@ -196,6 +196,42 @@ def test_the_spare_question_is_a_deduction(step, monkeypatch):
     monkeypatch.setattr(self_play, "whitened_by_role", watched)
     step.with_rows(play=dict(fn="experiments.parts.foreign_self_play:propose_and_solve", at_most=SIZE, replace="group"))
     assert seen[0].tolist() == [2] * SIZE + [3] * SIZE + [0] * ((GROUPS - 2) * SIZE)
+
+
+@pytest.mark.slow
+def test_the_policy_asks_and_answers_programs(step, monkeypatch):
+    """8 proposals, of deduction and of induction about the seed; all texts are given, the tokens are the policy's."""
+    proposals = ["def f(x):return x+1#1", "def f(x):return 2*x#4", "1", "def f(x):return 1/x#0"]
+    proposals += ["1;2;3;4", "1;2;3", "5;6;7;8", "0;0;0;0"]
+    right = ["2", "8", "1", "1", *["def f(x):return x"] * 4]
+    real, told = foreign_program_play.draw, []
+
+    def draw(stage, judged, prompts, fold):
+        told.append(prompts)
+        rollout, records, texts = real(stage, judged, ["1+1="] * GROUPS, fold)
+        if fold == 3:
+            return rollout, records, proposals + texts[GROUPS:]
+        return rollout, records, ["77" if n % SIZE > n // SIZE else right[n // SIZE] for n in range(len(texts))]
+
+    monkeypatch.setattr(foreign_program_play, "draw", draw)
+    monkeypatch.setattr(program_play, "KINDS", ("deduction", "induction"))
+    spec = dict(fn="experiments.parts.foreign_program_play:propose_programs", at_most=SIZE, replace="group")
+    memory = foreign_rows.Memory()
+    monkeypatch.setattr(foreign_program_play.jax.random, "randint", lambda key, shape, *_: np.zeros(shape, int))
+    found = step.with_rows(memory, play=spec)
+    assert told[0][:2] == ["deduce? def f(x):return x#1\n", "inputs? def f(x):return x\n"]
+    spare = "def f(x):return x#1="
+    shown = [f"{proposals[0]}=", f"{proposals[1]}=", spare, spare, "1=1;2=2:", spare, "5=5;6=6:", "0=0;0=0:"]
+    assert told[1] == shown and memory.answers.get("program_play")["successes"] == proposals[:2]
+    # Solved by one and by two of four; always by four.
+    rewards = np.array([0.75, 0.5, -1, -1, -0.5, -1, -0.5, -0.5])
+    np.testing.assert_allclose(found.metrics["foreign/play/proposer_reward"], rewards.mean())
+    assert found.metrics["foreign/play/valid"] == 5 / 8
+    proposing = slice(2 * SIZE, 4 * SIZE)  # in place of the first that could not be asked
+    assert found.judged.completions[proposing] == proposals
+    lengths = found.judged.rollout.completion_mask.sum(axis=1)[proposing]
+    expected = self_play.whitened_by_role(rewards, lengths, np.repeat([0, 1], SIZE))
+    np.testing.assert_allclose(found.judged.result.rewards[proposing], expected, rtol=1e-5)
 
 
 def test_self_play_needs_whole_groups_of_groups(step):

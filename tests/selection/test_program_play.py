@@ -1,0 +1,66 @@
+"""Absolute Zero's programs: what can be asked, and what a proposal and a solution earn. Programs run in the sandbox."""
+
+import json
+
+import numpy as np
+import pytest
+
+from rl_jax.rewards import code
+from rl_jax.selection import program_play
+from rl_jax.selection.program_play import Question, question, solver_reward
+from rl_jax.tasks import program_play as task
+
+DOUBLE = "def f(x):return x*2"
+
+
+def test_three_kinds_of_questions_and_of_answers():
+    deduction = question(f"{DOUBLE}#3", "deduction", code.outputs)
+    assert deduction == Question("deduction", f"{DOUBLE}#3=", DOUBLE, [3], [6])
+    parity = "def f(x):return x%2"
+    abduction = question(f"{parity}#3", "abduction", code.outputs)
+    assert abduction == Question("abduction", f"{parity}#?=1:", parity, [3], [1])
+    induction = question("1;2;5;7#twice", "induction", code.outputs, program=DOUBLE)
+    assert induction == Question("induction", "1=2;2=4#twice:", DOUBLE, [5, 7], [10, 14])
+    earned = {
+        0: {"6": 1, "7": -0.5, "x": -1, "3+3": -1},
+        1: {"3": 1, "5": 1, "4": -0.5, "'a": -1},  # another input with the output is right
+        # Right on what is shown only; no program; an error.
+        2: {"def f(y):return y+y": 1, "def f(x):return min(x*2,4)": -0.5, "6": -1, "def f(x):return y": -0.5},
+    }
+    for number, answers in earned.items():
+        asked = (deduction, abduction, induction)[number]
+        assert {text: solver_reward(text, asked, code.outputs) for text in answers} == answers
+
+
+def test_what_cannot_be_asked():
+    def never(program, inputs):
+        raise AssertionError("it is not run")
+
+    others = ("def g(x):return x#1", f"import os\n{DOUBLE}#1")
+    for text in ("", "3", DOUBLE, f"{DOUBLE}#", f"{DOUBLE}#y", *others):
+        assert question(text, "deduction", never) is None
+    for text in ("1;2;3", "1;2;3;y", ""):
+        assert question(text, "induction", never, program=DOUBLE) is None
+    assert question("def f(x):return 1/x#0", "deduction", code.outputs) is None
+    assert question("def f(x):return f#0", "deduction", code.outputs) is None
+    drawn = iter(([1], [2]))
+    assert question(f"{DOUBLE}#1", "deduction", lambda *_: next(drawn)) is None, "two runs differ"
+    assert question(f"{DOUBLE}#1", "deduction", lambda *_: [2], longest=10) is None
+    with pytest.raises(ValueError, match="kind='none' must be of deduction"):
+        question("", "none", never)
+
+
+def test_a_proposal_is_worth_what_can_be_learned_from_it():
+    asked = [program_play.SPARE] * 4 + [None]
+    accuracy = np.array([0.0, 0.125, 0.75, 1.0, 9.0])
+    found = program_play.proposer_rewards(asked, accuracy, unlearnable=-0.5)
+    np.testing.assert_allclose(found, [-0.5, 0.875, 0.25, -0.5, -1.0])
+    found = program_play.proposer_rewards(asked, accuracy, unlearnable=0.0)
+    np.testing.assert_allclose(found, [0.0, 0.875, 0.25, 0.0, -1.0])
+
+
+def test_the_demonstrations_are_right():
+    records = task.make(num_train=6, num_test=3, seed=0)
+    assert len(records["sft_train"]) == 12 and len(records["test"]) == 3
+    for record in records["train"] + records["test"]:
+        assert task.score(record["prompt"], record["completion"], json.loads(record["info"]))["reward"] == 1
