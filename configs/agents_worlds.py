@@ -40,6 +40,7 @@ WORLDS = {
     "program": ("attempts:Guided", dict(), 2, 24, 44),
     "judged": ("attempts:Judged", dict(), 3, 20, 64),
     "quest": ("quests:Quest", dict(), 8, 12, 96),
+    "screens": ("screens:Screens", dict(), 6, 11, 66),
     "endgame": ("endgame:Endgame", dict(), 10, 10, 80),
     "two_tools": ("quests:TwoTools", dict(), 4, 8, 44),
 }
