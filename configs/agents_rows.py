@@ -33,6 +33,10 @@ the web, a repository, TextWorld and users who are language models. Arguments: t
                            after the same tokens are DPO pairs (arXiv 2501.09766); this run only plays (its rate is
                            1e-12), then configs/preferences/episodes.py:two_tools,turns, and again from its weights. Not
                            here: the model's confidence in a step's value, the warm-up from easy to hard
+    `arpo_gui`             GRPO with a replay of successes, on screens with things to click, several clicks an episode
+                           (arXiv 2505.16282): a group with std(R) < .05 and mean(R) < .2 gets one of the prompt's last
+                           8 episodes with R > .1 and the log-probs they were drawn with; clip .2/.3. Screens of text
+                           stand for screenshots; 64 tasks, so that each is seen often. `plain`: no replay
     `smoke`                seconds, for CI
 """
 
@@ -57,6 +61,7 @@ ONE_OF = {  # words that exclude each other, of one paper
     "tool_star": (),
     "comas": (("scripted",), ("solver", "evaluator")),
     "itool": (),
+    "arpo_gui": (("plain",),),
 }
 
 
@@ -175,6 +180,18 @@ def _itool(words: set[str]):
     return config
 
 
+def _arpo_gui(words: set[str]):
+    config = _world(words, "screens", "trajectory")
+    clip = dict(fn="clipped_surrogate", clip_low=0.2, clip_high=0.3)
+    config.algorithm.surrogate = dict(fn="rl_jax.losses.policy.mixed:against_sampler", surrogate=clip)
+    config.algorithm.aggregate = dict(fn="token_mean")
+    config.task.num_train = 64
+    config.agent.record = True
+    if "plain" not in words:
+        config.agent.replay = dict(fn="successes", size=8, above=0.1, std=0.05, mean=0.2)
+    return config
+
+
 PAPERS = {
     "tau2": _tau2,
     "multi_turn_guide": _multi_turn_guide,
@@ -185,6 +202,7 @@ PAPERS = {
     "tool_star": _tool_star,
     "comas": _comas,
     "itool": _itool,
+    "arpo_gui": _arpo_gui,
 }
 
 

@@ -1,4 +1,4 @@
-"""Worlds of text with a known optimum: a maze, guessing games, Wordle, retries, talks, searches, a database, poker.
+"""Worlds of text with a known optimum: mazes, guessing games, Wordle, retries, talks, searches, poker, an endgame.
 
     python -m experiments.agents --config=configs/agents_worlds.py:maze --workdir=runs/maze
 
@@ -16,6 +16,7 @@ TEXT = "rl_jax.envs.text"
 # world -> (class, keywords, most turns, tokens of a prompt, tokens of an episode after it)
 WORLDS = {
     "maze": ("maze:Maze", dict(size=3, most=8), 8, 8, 56),
+    "lmrl_maze": ("maze:Maze", dict(size=3, most=8, price=1.0, invalid=3.0, win=0.0), 8, 8, 56),  # LMRL-Gym's returns
     "guided": ("maze:Guided", dict(), 8, 8, 64),
     "guess": ("guessing:GuessNumber", dict(top=8), 6, 4, 30),
     "questions": ("guessing:TwentyQuestions", dict(animals=8, most=8), 8, 5, 72),
@@ -39,6 +40,8 @@ WORLDS = {
     "program": ("attempts:Guided", dict(), 2, 24, 44),
     "judged": ("attempts:Judged", dict(), 3, 20, 64),
     "quest": ("quests:Quest", dict(), 8, 12, 96),
+    "screens": ("screens:Screens", dict(), 6, 11, 66),
+    "endgame": ("endgame:Endgame", dict(), 10, 10, 80),
     "two_tools": ("quests:TwoTools", dict(), 4, 8, 44),
 }
 CREDIT = {

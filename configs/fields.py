@@ -153,8 +153,8 @@ MODEL = {
     "agent.roots": "With agent.branching: episodes of a group that begin at the prompt.",
     "agent.rounds": "With agent.branching: rounds in which the group's other episodes begin.",
     "agent.state_rollouts": "Fresh episodes from each state, for credit that asks for state_values. 0: none.",
-    "agent.partner": 'Who plays the other side of kuhn or bargain. "": a script; "self": the policy; "reference": '
-    "an older one, which algorithm.reference_schedule moves.",
+    "agent.partner": 'The other side of kuhn, bargain. "": a script; "self": the policy; "reference": an older one.',
+    "agent.replay": 'Brings recorded episodes back to groups that failed: "successes" (ARPO). "": nothing.',
     "agent.record": "Write each step's episodes to WORKDIR/trajectories, for configs/preferences/episodes.py.",
     "score.chunk": "Token columns whose logits are in memory at the same time in scoring.",
     "score.micro_batches": "Parts in which a step's rows are scored, one after the other; as train.micro_batches.",

@@ -40,7 +40,7 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
     items = loop.restore(checkpoint_items(state, reference=ref_params), prompts)
     state, ref_params = state_of(items), items.get("reference")
     with loop, rewards, contextlib.closing(programs.generate):
-        collect = EpisodeCollector(setup, rewards, prompts, programs)
+        collect = EpisodeCollector(setup, rewards, prompts, programs, loop)
         evaluate = make_episode_evaluate(setup, rewards, players.eval_player(setup, programs.generate))
         loop.begin(lambda: evaluate(state.params))
         for step in loop.steps():

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import jax
 import numpy as np
 
-from experiments.parts import policy, rollout_mesh, turn_signals
+from experiments.parts import episode_replay, policy, rollout_mesh, turn_signals
 from experiments.parts.clock import Clock
 from experiments.parts.encoding import whole_text
 from experiments.parts.failures import first_failure
@@ -43,12 +43,16 @@ class EpisodeCollector(Collector):
       rewards: scores last messages; or what make_rewards gives if nothing does.
       prompts: as in Collector.
       programs: policy.PolicyPrograms whose `generate` is a Player.
-
+      loop: the run, whose recorded successes config.agent.replay brings back; None: none are.
     """
 
-    def __init__(self, setup: Setup, rewards, prompts, programs):
+    def __init__(self, setup: Setup, rewards, prompts, programs, loop: Run | None = None):
         super().__init__(setup, rewards if isinstance(rewards, Rewards) else None, prompts, programs)
         self._seen: list[Trajectory] = []
+        self._loop, self._replayed = loop, 0
+        self._successes = episode_replay.successes(setup.config, loop.workdir) if loop else None
+        if self._successes and isinstance(rewards, Rewards):
+            raise ValueError("agent.replay: let the environment pay all of the reward; what is recorded is paid once")
         self._signals = Signals(setup, programs.generate)
         if isinstance(rewards, Rewards) and "state_values" in turn_signals.asked(setup.config):
             raise ValueError(
@@ -58,20 +62,24 @@ class EpisodeCollector(Collector):
 
     def __call__(self, params: Params, key: jax.Array, clock: Clock, reference: Params | None = None) -> Collected:
         """As Collector, with the metrics of the episodes, those that were dropped included."""
-        self._seen = []
+        self._seen, self._replayed = [], 0
         if self._setup.config.agent.partner == "reference":
             self._samplers.generate.older = reference
         collected = super().__call__(params, key, clock, reference)
-        return collected._replace(metrics=collected.metrics | episode_metrics(self._seen))
+        told = {"episode/replayed": self._replayed / len(self._seen)} if self._successes else {}
+        return collected._replace(metrics=collected.metrics | episode_metrics(self._seen) | told)
 
     def _sample(self, generate: Player, records, params, key, own_prompts, clock: Clock) -> Judged:
         size = self._setup.config.sample.group_size
         trajectories = generate.play(params, records, key, group_size=size, training=True)
         check_components(self._setup.config, trajectories)
+        self._seen += trajectories
+        if self._successes:
+            trajectories, count = self._successes.fill(trajectories, size, self._loop.step)
+            self._replayed += count
         rollout = self._signals(params, records, trajectories, rows_of(self._setup, trajectories), key)
         clock.lap("rollout_s")
         judged = judge_episodes(self._setup, self._rewards, trajectories, rollout, records, size)
-        self._seen += trajectories
         clock.lap("reward_s")
         return judged
 

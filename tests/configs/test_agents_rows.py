@@ -24,10 +24,10 @@ def test_every_word_has_a_world_that_fits(paper, word):
     env, rng, fits = players.environment_of(config)(), random.Random(0), []
     for prompt, info in itertools.islice(env.problems(rng), 40):
         found = segments(env, prompt, info, rng, config.task.expert_share)
-        assert max(len(first) for first, _ in found) + 1 <= max(config.rollout.prompt_buckets)
-        texts = sum(len(first) + 1 + sum(map(len, turns)) + (len(turns) + 1) // 2 for first, turns in found)
+        assert max(len(one.first) for one in found) + 1 <= max(config.rollout.prompt_buckets)
+        texts = sum(len(first) + 1 + sum(map(len, turns)) + (len(turns) + 1) // 2 for first, turns, _ in found)
         fits.append(texts - len(prompt) - 1 <= config.rollout.completion_length)
-        assert sum(len(turns) + 1 for _, turns in found) // 2 <= config.agent.max_turns
+        assert sum(len(turns) + 1 for _, turns, _ in found) // 2 <= config.agent.max_turns
     assert sum(fits) >= 36
 
 

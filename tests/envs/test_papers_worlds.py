@@ -140,8 +140,8 @@ def test_recorded_episodes_have_a_row_for_each_new_beginning():
     env = workspaces.Errands()
     prompt, info = next(env.problems(random.Random(0)))
     found = segments(env, prompt, info, random.Random(0), 1.0)
-    assert [first for first, _ in found][0] == prompt and len(found) == 3  # the prompt, and two subgoals
-    assert all(len(turns) % 2 for _, turns in found)  # the model begins and ends
+    assert found[0].first == prompt and len(found) == 3  # the prompt, and two subgoals
+    assert all(len(one.turns) == 2 * len(one.rewards) - 1 for one in found)  # the model begins and ends
 
 
 # --- agent_rlvr, comas -----------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import json
 import pathlib
 import random
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from rl_jax.core.binding import resolve
 from rl_jax.envs.text.world import World
@@ -59,7 +59,7 @@ def load(
         train, test = problems[:num_train], problems[num_train:]
         plain = {"train": [_record(*problem) for problem in train], "test": [_record(*problem) for problem in test]}
         episodes = ((info, segments(env, prompt, info, rng, expert_share)) for prompt, info in train)
-        recorded = [_record(first, info, turns) for info, found in episodes for first, turns in found]
+        recorded = [_record(one.first, info, one) for info, found in episodes for one in found]
         return plain | {"sft_train": recorded}, {}
 
     name = kind.__name__.lower()
@@ -70,31 +70,41 @@ def load(
     return base.Task(name, CharTokenizer(kind.ALPHABET), stored, None)
 
 
-def segments(
-    env: World, prompt: str, info: dict, rng: random.Random, expert_share: float
-) -> list[tuple[str, list[str]]]:
-    """One episode as (what the model read first, what it said and read after it, in turn), once for each new beginning.
+class Segment(NamedTuple):
+    """What one row of a recorded episode holds.
 
-    Worlds that never begin anew (Step.anew) have one segment. In each the model begins and ends.
+    Attributes:
+      first: what the model read first.
+      turns: what it said and read after it, in turn; it begins and ends.
+      rewards: of each thing that it said.
     """
+
+    first: str
+    turns: list[str]
+    rewards: list[float]
+
+
+def segments(env: World, prompt: str, info: dict, rng: random.Random, expert_share: float) -> list[Segment]:
+    """One episode, a segment for each new beginning; worlds that never begin anew (Step.anew) have one."""
     env.reset(_record(prompt, info), rng.randrange(2**31))
-    found: list[tuple[str, list[str]]] = [(prompt, [])]
+    found = [Segment(prompt, [], [])]
     while True:
-        turns = found[-1][1]
+        turns = found[-1].turns
         turns.append(env.expert(rng) if rng.random() < expert_share else env.novice(rng))
         step = env.step(turns[-1])
+        found[-1].rewards.append(step.reward)
         if step.done:
             return found
         text = "".join(message["content"] for message in step.messages)
-        found.append((text, [])) if step.anew else turns.append(text)
+        found.append(Segment(text, [], [])) if step.anew else turns.append(text)
 
 
 def play(env: World, prompt: str, info: dict, rng: random.Random, expert_share: float) -> list[str]:
     """`segments` as one list: what the model says and what it reads, in turn."""
-    (_, turns), *others = segments(env, prompt, info, rng, expert_share)
-    return turns + [text for first, more in others for text in (first, *more)]
+    first, *others = segments(env, prompt, info, rng, expert_share)
+    return first.turns + [text for one in others for text in (one.first, *one.turns)]
 
 
-def _record(prompt: str, info: dict, turns: list[str] | None = None) -> dict[str, str]:
-    told = info | ({"turns": turns} if turns else {})
-    return {"prompt": prompt, "completion": turns[-1] if turns else "", "info": json.dumps(told)}
+def _record(prompt: str, info: dict, said: Segment | None = None) -> dict[str, str]:
+    told = info | ({"turns": said.turns, "turn_rewards": said.rewards} if said else {})
+    return {"prompt": prompt, "completion": said.turns[-1] if said else "", "info": json.dumps(told)}

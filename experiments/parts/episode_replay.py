@@ -1,0 +1,114 @@
+"""ARPO's experience replay for episodes (arXiv 2505.16282): a group that failed gets one of its prompt's successes.
+
+    std(R) < std and mean(R) < mean, and the buffer of the prompt is not empty:  one row of the least R <- a success
+
+The buffer holds, for each prompt, the last `size` different episodes with R > above of earlier steps, as recorded in
+WORKDIR/trajectories (agent.record), with the log-probs that they were drawn with. Nothing is carried but the files, so
+a resumed run replays what it would have replayed.
+"""
+
+import pathlib
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from rl_jax.experience import trajectory
+from rl_jax.experience.trajectory import Trajectory
+from rl_jax.preferences.episodes import FOLDER
+
+KIND = "successes"
+FIELDS = {"size", "above", "std", "mean"}
+
+
+def problems(config) -> list[str]:
+    """What is wrong with config.agent.replay, one text each."""
+    agent, found = config.agent, []
+    settings = _settings(config)
+    if not (name := settings.pop("fn")):
+        return found
+    if name != KIND:
+        found.append(f"agent.replay.fn={name!r} is none of '', {KIND!r}")
+    if set(settings) != FIELDS or settings["size"] < 1:
+        found.append(f"agent.replay={settings} must have {', '.join(sorted(FIELDS))}, and size 1 or more")
+    if config.get("program") != "agents":
+        found.append(f"agent.replay works in experiments.agents, not in {config.get('program')!r}")
+    if not agent.record:
+        found.append("agent.replay reads the episodes that were recorded: set agent.record=True")
+    others = {"state_rollouts": agent.state_rollouts, "partner": agent.partner, "branching.fn": agent.branching.fn}
+    for name, value in others.items():
+        if value:
+            found.append(f"agent.{name}={value!r} does not go with agent.replay, whose episodes were played earlier")
+    return found
+
+
+class Successes:
+    """The buffer.
+
+    Args:
+      folder: WORKDIR/trajectories.
+      size: of each prompt's buffer.
+      above: the reward that a success exceeds.
+      std: a failed group's std is below it.
+      mean: and its mean is below this.
+    """
+
+    def __init__(self, folder: pathlib.Path, *, size: int, above: float, std: float, mean: float):
+        self._folder, self._size, self._above, self._std, self._mean = folder, size, above, std, mean
+        self._read, self._kept = 0, {}
+
+    def of(self, prompt_id: str, newest: int) -> list[Trajectory]:
+        """The successes of a prompt, the oldest first. newest: number of the last step whose episodes count."""
+        import pyarrow.parquet
+
+        for step in range(self._read + 1, newest + 1):
+            for one in trajectory.from_table(pyarrow.parquet.read_table(self._folder / f"{step:08d}.parquet")):
+                kept = self._kept.setdefault(one.prompt_id, [])
+                if one.reward > self._above and one.status != "error" and not any(same(one, other) for other in kept):
+                    kept.append(one)
+                    del kept[: -self._size]
+            self._read = step
+        return self._kept.get(prompt_id, [])
+
+    def fill(self, played: Sequence[Trajectory], group_size: int, step: int) -> tuple[list[Trajectory], int]:
+        """(the episodes of a step, a success in each group that failed if there is one; how many were replayed).
+
+        Args:
+          played: groups of group_size, side by side.
+          group_size: G.
+          step: number of the step; it decides which success is drawn.
+        """
+        result, replayed = list(played), 0
+        for start in range(0, len(result), group_size):
+            rewards = np.asarray([one.reward for one in result[start : start + group_size]])
+            if not (rewards.std() < self._std and rewards.mean() < self._mean):
+                continue
+            known = self.of(result[start].prompt_id, step - 1)
+            if known:
+                place = start + int(np.argmin(rewards))
+                drawn = random.Random(f"{step} {start}").choice(known)
+                result[place] = drawn._replace(group=result[place].group, sample=result[place].sample)
+                replayed += 1
+        return result, replayed
+
+
+def same(one: Trajectory, other: Trajectory) -> bool:
+    """Whether two episodes are the same tokens."""
+    return ids(one) == ids(other)
+
+
+def ids(one: Trajectory) -> bytes:
+    """All tokens of an episode."""
+    return b"|".join(np.asarray(span.ids, np.int32).tobytes() for spans in one.segments for span in spans)
+
+
+def successes(config, workdir: pathlib.Path) -> Successes | None:
+    """The buffer of config.agent.replay, or None."""
+    settings = _settings(config)
+    return Successes(workdir / FOLDER, **settings) if settings.pop("fn") else None
+
+
+def _settings(config) -> dict[str, Any]:
+    """config.agent.replay; runs of before there was one have none."""
+    return dict(config.agent.get("replay", {"fn": ""}))

@@ -1,0 +1,77 @@
+"""tools/offline_agents.py: rewards of recorded episodes on their tokens, and all four baselines through the program."""
+
+import json
+
+import numpy as np
+import pytest
+
+from configs import agents_worlds
+from experiments.tools import offline_agents
+from tests.experiments.shared_programs import share_programs, sharing  # noqa: F401  fixtures
+from tests.experiments.small import kept_signals  # noqa: F401  a fixture
+
+
+def test_a_turns_reward_is_on_its_last_token():
+    mask = np.array([[1, 1, 0, 1, 1, 0], [1, 0, 0, 0, 0, 0]], bool)
+    records = [{"info": json.dumps({"turn_rewards": rewards})} for rewards in ([-1.0, 2.0], [3.0])]
+    found = offline_agents.token_rewards(mask, records)
+    np.testing.assert_array_equal(found, [[0, -1, 0, 0, 2, 0], [3, 0, 0, 0, 0, 0]])
+    with pytest.raises(ValueError, match="an episode of 1 turns does not fit 6 tokens"):
+        offline_agents.token_rewards(mask, [records[1], records[1]])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--world=errands,smoke"], "begins its history anew"),
+        (["--methods=bc,dqn"], "--methods: dqn is none of bc, filtered_bc, mc, ilql"),
+        (["--top=0"], "--top above 0"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_before_work(arguments, says, tmp_path, capsys):
+    assert offline_agents.main([f"--workdir={tmp_path / 'run'}", *arguments]) == 2
+    assert says in capsys.readouterr().err and not (tmp_path / "run").exists()
+
+
+def small(tmp_path):
+    """A maze's episodes and the smallest model."""
+    config = agents_worlds.get_config("lmrl_maze,smoke")
+    config.task.update(data_dir=str(tmp_path / "data"), num_train=40, num_test=8)
+    config.model.update(embed_dim=16, num_layers=1, num_heads=2, num_kv_heads=2, head_dim=8, mlp_dim=32)
+    config.sft.update(steps=0)
+    config.eval.update(num_prompts=8, batch_size=8)
+    config.log.update(progress=False, tensorboard=False)
+    return config
+
+
+def test_filtered_bc_clones_the_best_episodes(tmp_path, monkeypatch):
+    cloned = []
+    monkeypatch.setattr(
+        offline_agents, "fine_tune", lambda setup, loop: bool(cloned.append(setup.task.data_source)) or 1
+    )
+    monkeypatch.setattr(offline_agents, "sft_run", lambda *_: None)
+    monkeypatch.setattr(offline_agents, "load_params", lambda *_: None)
+    monkeypatch.setattr(offline_agents, "played", lambda *_: {"eval/reward": -3.0})
+    options = offline_agents.parser().parse_args(
+        [f"--workdir={tmp_path / 'run'}", "--top=0.25", "--methods=filtered_bc"]
+    )
+    found = offline_agents.compare(tmp_path / "run", options, small(tmp_path))["filtered_bc"]
+    best = cloned[0]("sft_train")
+    returns = offline_agents.returns_of(best)
+    every = offline_agents.returns_of(best._data)
+    assert len(best) == found["episodes"] == 10 and sorted(every)[-10:] == sorted(returns)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("kept_signals")
+def test_values_of_tokens_are_learned_and_played(tmp_path):
+    """ILQL's loss falls and its network plays; what is done is not done again."""
+    run, said = tmp_path / "run", ["--steps=8", "--batch_size=8", "--learning_rate=0.01", "--target_rate=0.5"]
+    options = offline_agents.parser().parse_args([f"--workdir={run}", "--methods=ilql", *said])
+    found = offline_agents.compare(run, options, small(tmp_path))
+    assert list(found) == ["ilql"] and found["ilql"]["last_loss"] < found["ilql"]["first_loss"]
+    ends = json.loads((run / "offline.json").read_text())["data"]
+    assert ends["low"] < ends["mean"] < ends["high"] <= 0
+    assert "| ilql |" in offline_agents.table(found)
+    (run / "ilql/checkpoints").rename(tmp_path / "away")
+    assert offline_agents.compare(run, options, small(tmp_path)) == found and not (run / "ilql/checkpoints").exists()
