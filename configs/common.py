@@ -112,6 +112,8 @@ def rollout() -> dict:
         long_prompts="stop",  # over the widest bucket: "stop", "drop" or "cut" (their ends are kept)
         **SAMPLING,
         engine=dict(name="lockstep", slots=0, url="", model="", timeout_s=600.0, sync=dict(fn="")),
+        weights="",  # "int8", "fp8": of the sampler only (experiments.parts.quantized)
+        cache="",
         mesh="",  # another layout of the weights for sampling (experiments.parts.rollout_mesh)
         devices="shared",  # "shared" with the training, or "separate"
     )

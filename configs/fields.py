@@ -123,8 +123,8 @@ MODEL = {
     "rollout.engine.url": "openai: address of the server, http://HOST:PORT.",
     "rollout.engine.model": "openai: the server's name for the model.",
     "rollout.engine.timeout_s": "openai: seconds to wait for an answer.",
-    "rollout.engine.sync": "openai: function that sends the params to it (rl_jax.rollout.lm.weight_sync): "
-    'vllm or sglang. fn "": never.',
+    "rollout.engine.sync": 'openai: sends it the params: vllm, sglang (rl_jax.rollout.lm.weight_sync). fn "": never.',
+    **_under("rollout", dict(weights='Sampler: "int8", "fp8"; "": as trained.', cache='As weights; "": model.dtype.')),
     "rollout.mesh": 'Mesh for sampling, if it differs from `mesh`. "": the same.',
     "rollout.devices": 'Devices of rollout.mesh: "shared" with training, or "separate" (additional ones).',
     "flow.eta": "Versions that sampling may run ahead of training. 0: experiments.grpo, bit for bit.",

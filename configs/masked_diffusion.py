@@ -24,7 +24,7 @@ def base(name: str) -> ConfigDict:
         del config[group]
     for field in ("dynamic_sampling", "references"):
         del config.sample[field]
-    for field in ("window", "engine"):
+    for field in ("window", "engine", "weights", "cache"):
         del config.rollout[field]
     config.algorithm = dict(
         objective="bgpo",

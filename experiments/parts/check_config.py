@@ -8,7 +8,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from experiments.parts import check_fields, foreign_rule, rollout_mesh, schedules, window_rule
+from experiments.parts import check_fields, foreign_rule, quantized, rollout_mesh, schedules, window_rule
 from rl_jax.core.binding import bind, resolve
 from rl_jax.rewards.terms import load_terms
 
@@ -190,6 +190,7 @@ def check(config: ConfigDict) -> None:
     if "schedules" in config:
         problems += [*schedules.problems(config), *foreign_rule.problems(config), *window_rule.problems(config)]
     divisions = _divisions(config) if not problems else ()  # a count of 0 divides nothing
+    problems += quantized.problems(config)
     problems += [*_functions(config), *_terms(config), *_judges(config), *divisions]
     problems += [] if problems else _meshes(config)
     if problems:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from experiments.parts import processes
+from experiments.parts import processes, quantized
 from experiments.parts.clock import Clock
 from experiments.parts.encoding import encode_prompts, encode_sft, pad_prompts
 from experiments.parts.judging import Judged, judge
@@ -83,6 +83,8 @@ def make_drawer(setup: Setup, *, share: float, group_size: int) -> Drawer:
         return Drawer(generate, lambda policy, reference: (reference if share else policy,))
     if setup.rollout:
         raise ValueError(f"a share of {share} samples from two models on the training mesh: leave rollout.mesh empty")
+    if any(quantized.kinds(setup.config)):
+        raise ValueError(f"a share of {share} samples from two models: leave rollout.weights and rollout.cache empty")
     mixed = make_generate(make_mixture(setup.model, share), **options)
     merged = setup.merged or (lambda params: params)
     rows, everywhere = sharding.batch_sharding(setup.mesh), sharding.replicated(setup.mesh)

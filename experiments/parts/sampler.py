@@ -11,7 +11,7 @@ import jax
 from absl import logging
 from ml_collections import ConfigDict
 
-from experiments.parts import hub, processes, rollout_mesh
+from experiments.parts import hub, processes, quantized, rollout_mesh
 from experiments.parts.encoding import whole_text
 from experiments.parts.setup import Setup, model_config
 from experiments.parts.training import jit_generate
@@ -41,12 +41,21 @@ def make_sampler(setup: Setup, num_prompts: int, **options) -> Callable:
     name = setup.config.rollout.engine.name
     if name != "lockstep":
         processes.one_process(f"rollout.engine.name={name!r}")
+    in_8_bits = any(quantized.kinds(setup.config))
+    if name == "continuous" and in_8_bits:
+        return quantized.Quantizing(setup, lambda _: _continuous(setup, num_prompts, **options))
     if name == "continuous":
         return Merging(setup, _continuous(setup, num_prompts, **options))
     if name == "openai":
         return Merging(setup, _openai(setup, **options))
     if name != "lockstep":
         raise ValueError(f"rollout.engine.name={name!r} is none of lockstep, continuous, openai")
+    if in_8_bits:
+        generate = make_generate(quantized.sampling_model(setup), **options)
+        plain = setup._replace(merged=None)  # Quantizing merges
+        return quantized.Quantizing(
+            setup, lambda shardings: jit_generate(generate, plain._replace(param_shardings=shardings))
+        )
     return jit_generate(make_generate(setup.model, **options), setup)
 
 
@@ -78,7 +87,7 @@ class Merging:
 def _continuous(setup: Setup, num_prompts: int, *, group_size: int, **options) -> ContinuousGenerate:
     settings, mesh = setup.config.rollout, (setup.rollout or setup).mesh
     return ContinuousGenerate(
-        sharding.model_on_mesh(setup.model, mesh),
+        sharding.model_on_mesh(quantized.sampling_model(setup), mesh),
         prompt_length=max(settings.prompt_buckets),
         group_size=group_size,
         slots=settings.engine.slots or num_prompts * group_size,

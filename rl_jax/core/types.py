@@ -250,3 +250,5 @@ class Model(NamedTuple):
     the cache does not record them."""
     causal: bool = True
     """Whether hidden states read only tokens before them. False: log-probs of next tokens and caches are refused."""
+    with_cache: Callable | None = None
+    """kind -> the Model whose caches are in 8 bits (models/quantization.py). None if there is none."""

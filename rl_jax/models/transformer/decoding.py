@@ -14,12 +14,13 @@ import jax.numpy as jnp
 
 from rl_jax.core.axis_table import constrain
 from rl_jax.core.types import TokenBatch
+from rl_jax.models.quantization import KINDS, Quantized, dequantize, quantize
 
 NEGATIVE = -1e30  # finite, so that a row that attends to nothing stays finite
 
 
 def make_decode(
-    config, embed: Callable, run_layer: Callable, normed: Callable, *, record_routes: bool = False
+    config, embed: Callable, run_layer: Callable, normed: Callable, *, record_routes: bool = False, kind: str = ""
 ) -> tuple[Callable, Callable, Callable]:
     """(extend, decode, init_cache) of types.Model, closed over a TransformerConfig and its parts.
 
@@ -29,6 +30,7 @@ def make_decode(
       run_layer: (params, i, x, positions, attend) -> (x, extra, routing).
       normed: the final norm, (params, x) -> hidden.
       record_routes: whether each layer's cache has the chosen experts, too: int16 [B, S, k], -1 in empty columns.
+      kind: of quantization.KINDS: keys and values are Quantized, with a scale per position and head; "": of dtype.
     """
     windows = config.windows or (0,) * config.num_layers
     dtype = jnp.dtype(config.dtype)
@@ -52,11 +54,12 @@ def make_decode(
         for i, (keys, values, *routes) in enumerate(cache):
 
             def attend(q, k, v, i=i, keys=keys, values=values):
-                keys = put_columns(keys, jnp.transpose(k, (0, 2, 3, 1)), columns, axis=3)
-                values = put_columns(values, jnp.transpose(v, (0, 2, 1, 3)), columns, axis=2)
+                keys = _put(keys, jnp.transpose(k, (0, 2, 3, 1)), columns, axis=3, kind=kind)
+                values = _put(values, jnp.transpose(v, (0, 2, 1, 3)), columns, axis=2, kind=kind)
                 filled.append((keys, values))
                 scale, softcap = config.attention_scale, config.attention_softcap
-                return attend_cache(q, keys, values, masks[windows[i]], scale=scale, softcap=softcap), None
+                full = (dequantize(part, dtype) for part in (keys, values))
+                return attend_cache(q, *full, masks[windows[i]], scale=scale, softcap=softcap), None
 
             x, _, routing = run_layer(params, i, x, batch.positions, attend)
             if routes:
@@ -75,7 +78,20 @@ def make_decode(
         values = (batch, config.num_kv_heads, length, config.head_dim)
         names = ("rows", "heads", None, None)
         shapes = ((keys, values) for _ in range(config.num_layers))
-        cache = tuple(tuple(constrain(jnp.zeros(shape, dtype), *names) for shape in layer) for layer in shapes)
+        if kind:
+            scales = ((batch, config.num_kv_heads, 1, length), (batch, config.num_kv_heads, length, 1))
+            cache = tuple(
+                tuple(
+                    Quantized(
+                        constrain(jnp.zeros(shape, KINDS[kind][0]), *names),
+                        constrain(jnp.zeros(scale, jnp.float32), *names),
+                    )
+                    for shape, scale in zip(layer, scales, strict=True)
+                )
+                for layer in shapes
+            )
+        else:
+            cache = tuple(tuple(constrain(jnp.zeros(shape, dtype), *names) for shape in layer) for layer in shapes)
         if not record_routes:
             return cache
         empty = jnp.full((batch, length, config.experts_per_token), -1, jnp.int16)
@@ -88,13 +104,18 @@ def as_cache(keys: chex.Array, values: chex.Array, *routes: chex.Array):
     """The cache of a full forward, as stacked by a scan over layers.
 
     Args:
-      keys: [L, B, T, K, h].
-      values: [L, B, T, K, h].
+      keys: [L, B, T, K, h], or Quantized over h.
+      values: as keys.
       *routes: int16 [L, B, T, k], if they are recorded.
     """
-    chex.assert_rank([keys, values], 5)
-    layers = zip(keys, values, *routes, strict=True)
-    return tuple((jnp.transpose(k, (0, 2, 3, 1)), jnp.transpose(v, (0, 2, 1, 3)), *r) for k, v, *r in layers)
+    chex.assert_rank(jax.tree.leaves((keys, values)), 5)
+    number = jax.tree.leaves(keys)[0].shape[0]
+    layers = (jax.tree.map(lambda x, i=i: x[i], (keys, values, *routes)) for i in range(number))
+
+    def turned(tree, axes):
+        return jax.tree.map(lambda x: jnp.transpose(x, axes), tree)
+
+    return tuple((turned(k, (0, 2, 3, 1)), turned(v, (0, 2, 1, 3)), *r) for k, v, *r in layers)
 
 
 def routes_of(cache) -> chex.Array:
@@ -111,6 +132,14 @@ def unstack(params):
     layers = params["layers"]
     number = jax.tree.leaves(layers)[0].shape[0]
     return {**params, "layers": tuple(jax.tree.map(lambda p, i=i: p[i], layers) for i in range(number))}
+
+
+def _put(old, update: chex.Array, columns: chex.Array, *, axis: int, kind: str):
+    """put_columns of keys (axis 3) or values (axis 2), quantised over the head's width if the cache is."""
+    if not kind:
+        return put_columns(old, update, columns, axis=axis)
+    new = quantize(update, kind, axis=5 - axis)
+    return jax.tree.map(lambda x, y: put_columns(x, y, columns, axis=axis), old, new)
 
 
 def put_columns(array: chex.Array, update: chex.Array, columns: chex.Array, *, axis: int) -> chex.Array:

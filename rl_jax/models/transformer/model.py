@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from rl_jax.core.axis_table import constrain, devices_over
 from rl_jax.core.split_head import SplitHead, split_head
 from rl_jax.core.types import Model, Params, TokenBatch
+from rl_jax.models import quantization
 from rl_jax.models.transformer.attention import (
     attend_both_ways,
     attend_causally,
@@ -80,11 +81,13 @@ def _forward(
     batch: TokenBatch,
     *,
     chosen: chex.Array | None = None,
+    cache: str = "",
     keep: Callable = lambda cache, routing: None,
 ):
     """(hidden [B, T, D], the results of `keep` on each layer's (k, v) and routing, stacked on L).
 
     chosen: int32 [L, B, T, k], experts to replay.
+    cache: a kind of quantization.KINDS that keys and values go through; "": none.
     """
     chex.assert_rank([batch.tokens, batch.positions, batch.segment_ids], 2)
     if batch.routes is not None:
@@ -119,18 +122,23 @@ def _forward(
         mask, angles = of_kind if kind is None else jax.tree.map(lambda leaf: leaf[kind], of_kind)
 
         def full_attention(q, k, v):
+            kept = (k, v)
+            if cache:  # a prompt attends to what later tokens will read
+                kept = tuple(quantization.quantize(part, cache, axis=-1) for part in kept)
+                k, v = (quantization.dequantize(part, k.dtype) for part in kept)
             keywords = {"scale": config.attention_scale, "softcap": config.attention_softcap}
             if splash:
                 kernels = [
                     functools.partial(splash_attend, segment_ids=batch.segment_ids, window=of.window, **keywords)
                     for of in kinds
                 ]
-                return (kernels[0](q, k, v) if kind is None else jax.lax.switch(kind, kernels, q, k, v)), (k, v)
+                return (kernels[0](q, k, v) if kind is None else jax.lax.switch(kind, kernels, q, k, v)), kept
             attend = attend_causally if config.causal else attend_both_ways
-            return attend(q, k, v, mask, **keywords), (k, v)
+            return attend(q, k, v, mask, **keywords), kept
 
-        x, cache, routing = block.apply({"params": layer_params}, x, angles, full_attention, layer_chosen)
-        return x, keep(cache, routing)
+        layer_params = quantization.read(layer_params, x, config.dtype)
+        x, kept, routing = block.apply({"params": layer_params}, x, angles, full_attention, layer_chosen)
+        return x, keep(kept, routing)
 
     if config.remat != "none":
         layer = jax.checkpoint(layer, policy=REMAT_POLICIES[config.remat], prevent_cse=False)
@@ -141,18 +149,20 @@ def _forward(
     return make_norm(config).apply({"params": params["final_norm"]}, x), kept
 
 
-def make_transformer(config: TransformerConfig, *, record_routes: bool = False) -> Model:
+def make_transformer(config: TransformerConfig, *, record_routes: bool = False, cache: str = "") -> Model:
     """The model's pure functions, closed over `config` (see types.Model).
 
     Args:
       config: of the model.
       record_routes: whether caches record the chosen experts, so that a rollout carries them (TokenBatch.routes).
+      cache: how caches hold keys and values, a kind of quantization.KINDS; "": in the model's dtype.
 
     Raises:
-      ValueError: if there are no experts to record.
+      ValueError: if there are no experts to record, or the kind is unknown.
     """
     if record_routes and not config.num_experts:
         raise ValueError("record_routes needs a model with experts: num_experts is 0")
+    quantization.check_kind("cache", cache)
     block, final_norm = Block(config), make_norm(config)
     kinds, kind_of_layer = layer_kinds(config)
 
@@ -160,11 +170,11 @@ def make_transformer(config: TransformerConfig, *, record_routes: bool = False) 
         return _forward(config, params, batch)[0]
 
     def prefill(params: Params, batch: TokenBatch):
-        def keep(cache, routing):
+        def keep(layer, routing):
             shape = (*batch.tokens.shape, -1)
-            return (*cache, routing.chosen.reshape(shape).astype(jnp.int16)) if record_routes else cache
+            return (*layer, routing.chosen.reshape(shape).astype(jnp.int16)) if record_routes else layer
 
-        hidden, kept = _forward(config, params, batch, keep=keep)
+        hidden, kept = _forward(config, params, batch, cache=cache, keep=keep)
         return hidden, as_cache(*kept)
 
     def head_weights(params: Params) -> chex.Array:
@@ -191,6 +201,7 @@ def make_transformer(config: TransformerConfig, *, record_routes: bool = False) 
         """Layer i only: x [B, T, D], positions int32 [B, T], attend as in Block -> Block's results."""
         layers = params["layers"]
         layer_params = layers[i] if isinstance(layers, tuple) else jax.tree.map(lambda p: p[i], layers)
+        layer_params = quantization.read(layer_params, x, config.dtype)
         angles = rotation(kinds[kind_of_layer[i]], positions)  # XLA computes equal ones once
         return block.apply({"params": layer_params}, x, angles, attend)
 
@@ -198,13 +209,18 @@ def make_transformer(config: TransformerConfig, *, record_routes: bool = False) 
         return final_norm.apply({"params": params["final_norm"]}, x)
 
     embed = functools.partial(_embed, config)
-    extend, decode, init_cache = make_decode(config, embed, run_layer, normed, record_routes=record_routes)
+    extend, decode, init_cache = make_decode(config, embed, run_layer, normed, record_routes=record_routes, kind=cache)
     init = functools.partial(init_params, config)
     routes = routes_of if record_routes else None
     if not config.causal:
         prefill = decode = extend = init_cache = _no_cache
     functions = (init, apply, unembed, prefill, decode, init_cache)
-    return Model(*functions, config.vocab_size, extend, unstack, own_split_head, routes, config.causal)
+    with_cache = functools.partial(_with_cache, config, record_routes)
+    return Model(*functions, config.vocab_size, extend, unstack, own_split_head, routes, config.causal, with_cache)
+
+
+def _with_cache(config: TransformerConfig, record_routes: bool, kind: str) -> Model:
+    return make_transformer(config, record_routes=record_routes, cache=kind)
 
 
 def _no_cache(*_, **__):
