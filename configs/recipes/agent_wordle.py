@@ -33,6 +33,7 @@ def get_config(arg: str | None = None):
     config.algorithm.advantage = dict(fn="leave_one_out")
     config.algorithm.update(kl_coef=0.0, measure_kl=False, aggregate=dict(fn="token_mean"))
     config.sample.update(prompts_per_step=64, group_size=16)
+    config.rollout.engine.slots = 128  # the cache of all 1,024 episodes at once is 56 GiB a chip
     config.train.update(steps=100, minibatches=1, micro_batches=32)
     config.train.optimizer = common.optimizer(learning_rate=1e-6)
     config.score.update(micro_batches=32)
@@ -40,6 +41,7 @@ def get_config(arg: str | None = None):
     config.checkpoint.every = 20
     if "smoke" in words:
         _start.smoke(config, "qwen3")
+        config.rollout.engine.slots = 0
         settings = dict(number=12)
         task = dict(name="rl_jax.envs.text.recorded:load", world=OURS, settings=settings, num_train=40, num_test=8)
         config.task = task | dict(expert_share=0.5, data_dir=common.DATA_DIR)

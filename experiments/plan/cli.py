@@ -36,7 +36,7 @@ from experiments.parts.flags import main as start
 from experiments.parts.setup import Setup
 from experiments.parts.training import make_step
 from experiments.plan import chips, flops, hlo, placing, programs, stored
-from experiments.plan.runs import UPDATES, make_planned, model_flops, programs_of, step_rows
+from experiments.plan.runs import UPDATES, make_planned, model_flops, programs_of, sampled_prompts, step_rows
 from rl_jax.runs.logging import write_atomically
 from rl_jax.training import sharding
 
@@ -274,7 +274,7 @@ def plan(
             moved = moved_bytes(name, setup, planned, count or 1)
             figures |= roofline(sent, total, useful, moved, mesh, chip, synchronous=synchronous)
         if name == "decode":
-            figures["cache_bytes"] = cache_bytes(setup, config.sample.prompts_per_step)
+            figures["cache_bytes"] = cache_bytes(setup, sampled_prompts(config))
         result["programs"][name] = figures
     return result
 

@@ -54,4 +54,11 @@ def make_planned(name: str, setup: Setup, micro_batches: int | None = None) -> p
         raise ValueError(f"--programs={name}: a run of {setup.config.program} has {', '.join(known)}")
     if name in UPDATES:
         return known[name](setup, minibatch, micro_batches)
-    return known[name](setup, setup.config.sample.prompts_per_step if name == "decode" else rows)
+    return known[name](setup, sampled_prompts(setup.config) if name == "decode" else rows)
+
+
+def sampled_prompts(config) -> int:
+    """Prompts whose rows are sampled at once: those of a step, or as many as the continuous engine has slots for."""
+    engine, sample = config.rollout.engine, config.sample
+    slots = engine.slots if engine.name == "continuous" else 0
+    return min(slots // sample.group_size or sample.prompts_per_step, sample.prompts_per_step)

@@ -284,6 +284,13 @@ def test_a_planned_update_of_pairs_changes_no_shape_and_has_the_metrics_of_dpo()
     assert runs.make_planned("train", setup).arguments[1].ref_log_probs is None
 
 
+@pytest.mark.parametrize(("name", "slots", "prompts"), [("continuous", 0, 8), ("continuous", 8, 2), ("lockstep", 8, 8)])
+def test_a_rollout_is_planned_for_the_rows_that_are_sampled_at_once(name, slots, prompts):
+    config, _ = small()
+    config.rollout.engine.update(name=name, slots=slots)
+    assert runs.sampled_prompts(config) == prompts
+
+
 @pytest.mark.slow
 def test_a_planned_critic_predicts_values_and_adapters_alone_are_trained():
     """The critic has a head; frozen weights have no moments, and no gradient among the FLOPs that a step needs."""
