@@ -15,7 +15,6 @@ from configs.preferences import given
 from configs.tasks import gsm8k
 
 TINY = "~/.cache/rl_jax/tiny"  # of experiments.tools.tiny_model
-NO_PLAN = "none: not planned yet"
 NO_PLAN_OF_GPUS = "none: the TPU compiler plans for TPUs"
 
 
