@@ -110,6 +110,10 @@ class LearnerState(NamedTuple):
         """The policy's own params, without a value head."""
         return without_value_head(self.policy.params)
 
+    def sampler(self, settings, reference) -> Params:
+        """The params that sample the answers of a step. settings: config.critic; reference: what a run carries."""
+        return critic_stages.sampler_of(settings, self.policy_params(), reference)
+
     def critic_params(self):
         """The params that predict values."""
         return self.policy.params if self.critic is None else self.critic.params
@@ -442,7 +446,7 @@ def update(
         critic_updates.append(jax.device_get(critic_metrics))
         loop.check_finite(learner.policy, rows, counts=only != critic_stages.CRITIC)
         if learner.critic is not None:
-            loop.check_finite(learner.critic, rows, head=False)
+            loop.check_finite(learner.critic, rows, head=False, counts=only != critic_stages.POLICY)
     if learner.target is not None:
         learner = learner._replace(target=programs.follow(learner.target, learner.critic.params))
     return learner, updates, critic_updates, packer.metrics(rows)
@@ -501,8 +505,8 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
         loop.begin(lambda: evaluate(learner.policy_params()))
         for step in loop.steps():
             rollout_key, credit_key, order_key = jax.random.split(processes.step_key(learner.policy, step.number), 3)
-            sampler = critic_stages.sampler_of(config.critic, learner.policy_params(), ref_params)
-            collected = recordings.keep(loop, step, collect(sampler, rollout_key, step.clock, ref_params))
+            rows = collect(learner.sampler(config.critic, ref_params), rollout_key, step.clock, ref_params)
+            collected = recordings.keep(loop, step, rows)
             learner = learner._replace(policy=trackers.see(estimators, learner.policy, collected, step.number))
             batch, metrics, before = score(setup, programs, packer, learner, ref_params, collected, credit_key)
             step.clock.lap("score_s", batch)

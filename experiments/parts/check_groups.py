@@ -59,6 +59,7 @@ def _check_whole(config) -> None:
         "train.minibatches": (train.minibatches, 1),
         "train.micro_batches": (train.micro_batches, 1),
         "algorithm.row_selection.fn": (algorithm.row_selection.fn, ""),
+        "packing.mode": (config.packing.mode, "padded"),  # packed rows are dealt to devices by their length
     }
     for field, (found, wanted) in set_to.items():
         if found != wanted:

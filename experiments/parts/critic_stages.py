@@ -10,6 +10,8 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from experiments.parts import action_mask, quantized
+
 CRITIC, POLICY, BOTH = "critic", "policy", ""
 
 
@@ -21,7 +23,8 @@ def check(config: ConfigDict, *, of_turns: bool) -> None:
       of_turns: whether the critics are those of turns.
 
     Raises:
-      ValueError: if critics of turns are to do what they cannot, or, offline, no stage of the critic comes first.
+      ValueError: if critics of turns are to do what they cannot; or, offline, if no stage of the critic comes first or
+        no other after it, the reference moves, or nothing corrects for answers that are not the policy's.
     """
     settings = config.critic
     for field in ("shared", "bootstrap_truncated"):
@@ -35,6 +38,25 @@ def check(config: ConfigDict, *, of_turns: bool) -> None:
             "critic.offline=True: a critic of states learns first and is fixed then; set critic.warmup_steps to the "
             "steps in which it learns, and critic.shared to False"
         )
+    if not settings.offline:
+        return
+    if config.train.steps <= settings.warmup_steps:
+        raise ValueError(
+            f"critic.offline=True: train.steps={config.train.steps} must be above "
+            f"critic.warmup_steps={settings.warmup_steps}, or the policy never learns"
+        )
+    if (moved := config.algorithm.reference_schedule.fn) != "fixed":
+        raise ValueError(
+            f"critic.offline=True: the answers and the critic are those of one policy; set "
+            f"algorithm.reference_schedule.fn to 'fixed', not {moved!r}"
+        )
+    if not quantized.corrects(config):
+        raise ValueError(
+            "critic.offline=True: the answers are the reference's, and nothing in config.algorithm corrects for it. "
+            "Take a surrogate that asks for behavior_log_probs "
+            "(rl_jax.losses.policy.regression:offline_direct_advantage), or set "
+            "--config.algorithm.behavior_weight.fn=truncated"
+        )
 
 
 def learner_of(settings: ConfigDict, step: int) -> str:
@@ -46,4 +68,4 @@ def learner_of(settings: ConfigDict, step: int) -> str:
 
 def sampler_of(settings: ConfigDict, policy: Any, reference: Any) -> Any:
     """The params that sample the answers of a step. settings: config.critic."""
-    return reference if settings.offline else policy
+    return action_mask.reference_of(reference) if settings.offline else policy

@@ -45,14 +45,15 @@ def problems(config: ConfigDict) -> Iterator[str]:
         yield f"{said}: a server has its own weights and cache (vllm serve --quantization); set it to ''"
     if config.algorithm.get("action_mask", {}).get("top_p", 1.0) < 1:
         yield f"{said} does not go with algorithm.action_mask.top_p={config.algorithm.action_mask.top_p}"
-    if "behavior_weight" in config.algorithm and not _corrects(config):
+    if "behavior_weight" in config.algorithm and not corrects(config):
         yield (
             f"{said}: the sampler is not the trained model, and nothing in config.algorithm corrects for it. Set "
             "--config.algorithm.behavior_weight.fn=truncated, or take a surrogate that asks for behavior_log_probs"
         )
 
 
-def _corrects(config: ConfigDict) -> bool:
+def corrects(config: ConfigDict) -> bool:
+    """Whether the objective corrects for rows that another policy than the trained one has sampled."""
     if config.algorithm.behavior_weight.fn != "none":
         return True
     try:
@@ -98,6 +99,7 @@ class Quantizing:
         """The quantised params, made anew only if `params` are other arrays than in the last call."""
         leaves, known = jax.tree.leaves(params), [reference() for reference in self._known]
         if len(leaves) != len(known) or not all(a is b for a, b in zip(leaves, known, strict=True)):
+            self._quantized = None  # not beside the next ones
             self._quantized = self._quantize(params)
             self._known = [weakref.ref(leaf, self._drop) for leaf in leaves]
         return self._quantized

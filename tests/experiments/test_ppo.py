@@ -143,6 +143,7 @@ def test_offline_the_critic_learns_first_and_the_policy_from_the_reference(tmp_p
     monkeypatch.setattr(ppo.play_groups, "make_collector", make_collector)
     monkeypatch.setattr(ppo, "update", update)
     config = small_config(tmp_path, reward__function=reward(has_a_seven), train__steps=4, eval__every=1000)
+    config.algorithm.behavior_weight = dict(fn="truncated")
     ppo.run(with_critic(config, offline=True, warmup_steps=2, loss=dict(fn="mse")), tmp_path / "run")
     start = make_setup(with_critic(config)).init_params()
     assert len(sampled) == 4 and all(max_difference(params, start) == 0.0 for params in sampled)
@@ -157,6 +158,24 @@ def test_offline_the_critic_learns_first_and_the_policy_from_the_reference(tmp_p
 def test_offline_needs_a_stage_of_the_critic(tmp_path, fields):
     with pytest.raises(ValueError, match="critic.offline=True: a critic of states learns first"):
         ppo.run(with_critic(small_config(tmp_path), offline=True, **fields), tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"train.steps": 2}, "train.steps=2 must be above critic.warmup_steps=2"),
+        ({"algorithm.reference_schedule.fn": "per_iteration"}, "set algorithm.reference_schedule.fn to 'fixed'"),
+        ({"algorithm.behavior_weight": dict(fn="none")}, "nothing in config.algorithm corrects for it"),
+    ],
+)
+def test_offline_needs_one_policy_that_answers_and_a_correction(tmp_path, fields, said):
+    config = with_critic(small_config(tmp_path, train__steps=4), offline=True, warmup_steps=2)
+    with config.unlocked():
+        config.algorithm.behavior_weight = dict(fn="truncated")
+        config.update_from_flattened_dict({k: v for k, v in fields.items() if not isinstance(v, dict)})
+        config.algorithm.update({k.rpartition(".")[2]: v for k, v in fields.items() if isinstance(v, dict)})
+    with pytest.raises(ValueError, match=said):
+        ppo.check_config(config)
 
 
 # --- Learning: arithmetic at a small size, from GRPO's warm start ----------------------------------------------------

@@ -80,10 +80,13 @@ def test_what_is_refused(fn):
             fn(OLD, OLD, OLD, MASK, group_size=size)
 
 
-@pytest.mark.parametrize("field", ["minibatches", "micro_batches"])
-def test_an_update_must_keep_the_pairs_together(field):
+@pytest.mark.parametrize(
+    ("group", "field", "value"),
+    [("train", "minibatches", 2), ("train", "micro_batches", 2), ("packing", "mode", "packed")],
+)
+def test_an_update_must_keep_the_pairs_together(group, field, value):
     config = methods.load("p3o")
     check_groups.check(config)
-    config.train[field] = 2
-    with pytest.raises(ValueError, match=f"train.{field}=2 parts the rows of a group"):
+    config[group][field] = value
+    with pytest.raises(ValueError, match=f"{group}.{field}={value!r} parts the rows of a group"):
         check_groups.check(config)

@@ -197,7 +197,8 @@ PLANTED = [
             "return _with_rows(batch, packed)", PACKED),
     # --- PPO ---------------------------------------------------------------------------------------------------------
     Planted("ppo: sampled by the reference", PPO_LOOP,
-            "critic_stages.sampler_of(config.critic, learner.policy_params(), ref_params)", "ref_params", PPO_SAMPLED),
+            "collect(learner.sampler(config.critic, ref_params), rollout_key, step.clock, ref_params)",
+            "collect(ref_params, rollout_key, step.clock, ref_params)", PPO_SAMPLED),
     Planted("ppo: scores of the reference", PPO_LOOP, "before = programs.score(learner.policy_params(), rows)",
             "before = programs.score(ref_params, rows)", SEPARATE),
     Planted("ppo: the critic's trunk is the policy's", PPO_LOOP,

@@ -1,8 +1,8 @@
 """P3O: surrogates of pairs of completions of one prompt, whose ratios are clipped each by itself or jointly.
 
 Named in a config by their import path, "rl_jax.losses.policy.pairwise:separate". The rows of a group must be neighbours
-in the batch that a loss sees: one minibatch, one micro-batch. The loss of a row is on each of its tokens, so that
-seq_mean_token_mean is the mean over pairs.
+in the batch that a loss sees: one minibatch, one micro-batch, padded rows. The loss of a row is on each of its tokens,
+so that seq_mean_token_mean is the mean over pairs.
 """
 
 import math
