@@ -8,7 +8,7 @@ import functools
 import jax
 import numpy as np
 
-from experiments.parts.foreign_self_play import draw, judged_rows, mixed
+from experiments.parts.foreign_self_play import draw, judged_rows, mixed, play_metrics
 from experiments.parts.foreign_stage import Candidates, Stage
 from experiments.parts.judging import Judged
 from rl_jax.rewards import code
@@ -95,12 +95,7 @@ def propose_programs(
     for text, found in zip(texts_p, questions, strict=False):
         if found and found.kind != "induction":
             stage.memory.answers.add_success(BUFFER, text, keep=keep)
-    metrics = {
-        "valid": float(valid.mean()),
-        "solved": float(accuracy[valid].mean()) if valid.any() else 0.0,
-        "proposer_reward": float(of_proposer.mean()),
-        "solver_reward": float(of_solver.mean()),
-    }
+    metrics = play_metrics(valid, accuracy, of_proposer, of_solver)
     return Candidates(made, np.ones((groups, size), bool), foreign=False, metrics=metrics)
 
 

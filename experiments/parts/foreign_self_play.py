@@ -89,13 +89,25 @@ def propose_and_solve(
     )
     for text in (text for text, found in zip(proposals, valid, strict=True) if found):
         stage.memory.answers.add_success(BUFFER, text, keep=keep)
-    metrics = {
+    metrics = play_metrics(valid, accuracy, of_proposer, of_solver)
+    return Candidates(made, np.ones((groups, size), bool), foreign=False, metrics=metrics)
+
+
+def play_metrics(valid: np.ndarray, accuracy: np.ndarray, of_proposer: np.ndarray, of_solver: np.ndarray) -> dict:
+    """What is logged of a step's play.
+
+    Args:
+      valid: bool [N], proposals that could be asked.
+      accuracy: float [N], share of right answers to each.
+      of_proposer: float [N], rewards of the proposals.
+      of_solver: float [N * G], rewards of the solutions.
+    """
+    return {
         "valid": float(valid.mean()),
         "solved": float(accuracy[valid].mean()) if valid.any() else 0.0,
         "proposer_reward": float(of_proposer.mean()),
         "solver_reward": float(of_solver.mean()),
     }
-    return Candidates(made, np.ones((groups, size), bool), foreign=False, metrics=metrics)
 
 
 def judged_rows(rollout: Rollout, records: list[dict], texts: list[str], rewards: np.ndarray) -> Judged:
