@@ -112,19 +112,23 @@ def critic(setup: Setup, rows: int, micro_batches: int | None = None) -> Planned
     predict = make_predict(setup.model, completion_length=config.rollout.completion_length)
     loss = critics.make_loss(with_merged_adapters(setup, predict), lambda batch: objective)
     optimizer, step = make_step(setup, settings, loss)
-    add_head = functools.partial(add_value_head, trained_model(setup), num_outputs=objective.num_outputs())
     policy_batch = _policy_batch(setup, rows)
     values = policy_batch.advantages  # of pairs of critics there are more, which no recipe has
     batch = ppo.PPOBatch(policy_batch, values, values)
-    return update("critic", setup, step, optimizer, jax.eval_shape(add_head, setup.param_shapes), batch)
+    return update("critic", setup, step, optimizer, _critic_shapes(setup), batch)
+
+
+def _critic_shapes(setup: Setup):
+    outputs = ppo_program.make_objective(setup.config).num_outputs()
+    add_head = functools.partial(add_value_head, trained_model(setup), num_outputs=outputs)
+    return jax.eval_shape(add_head, setup.param_shapes)
 
 
 def predict(setup: Setup, rows: int, micro_batches: int | None = None) -> Planned:
     """The forward of PPO's critic. micro_batches: not used."""
     del micro_batches
     config, batch = setup.config, _token_batch(setup.config, rows)
-    add_head = functools.partial(add_value_head, trained_model(setup), num_outputs=1)
-    shapes = jax.eval_shape(add_head, setup.param_shapes)
+    shapes = _critic_shapes(setup)
     call = with_merged_adapters(setup, make_predict(setup.model, completion_length=config.rollout.completion_length))
     arguments = (_placed(shapes, sharding.tree_shardings(shapes, setup.mesh)), on_rows(setup, batch))
     return Planned("predict", call, arguments, {}, 0)
