@@ -12,7 +12,8 @@ Arguments, stages: `candidates`, `reward_model`, `dpo` (on the same rankings, fo
 `grpo`. Of the policies, methods: `ensemble` (the worst of five reward models, trained with --config.seed and
 --workdir), `par` (2502.18770, the reward against ten samples of the reference), `rto` (2404.18922, token rewards of the
 DPO run), `ppo_max` (2307.04964), `pf` (2409.06957, only the best and the worst of a group are trained on), `brme`
-(2409.15360, five reward models). `smoke` (seconds, for CI).
+(2409.15360, five reward models). `short` (a fraction of the samples and steps, nothing that holds the policy near its
+start: no KL, no ptx; for the claim configs/papers/rlhf_ensemble.py), `smoke` (seconds, for CI).
 """
 
 from configs import common, ppo_common
@@ -25,7 +26,7 @@ MEMBERS = 5
 
 
 def get_config(arg: str | None = None):
-    words = common.parse(arg, (*STAGES, *METHODS, "smoke"))
+    words = common.parse(arg, (*STAGES, *METHODS, "short", "smoke"))
     stages, smoke = sorted(words & set(STAGES)) or ["ppo"], "smoke" in words
     if len(stages) > 1:
         raise ValueError(f"choose one stage, not {len(stages)}: {', '.join(stages)}")
@@ -46,6 +47,8 @@ def candidates(runs: str, words: set[str]):
     config.best_of_n.update(split="train", label_noise=0.25, num_prompts=24)
     if "smoke" not in words:
         config.best_of_n.update(num_prompts=384, batch_size=32, samples=8, sizes=(1, 2, 4, 8))
+    if "short" in words:
+        config.best_of_n.num_prompts = min(config.best_of_n.num_prompts, 128)
     return config
 
 
@@ -71,6 +74,8 @@ def _on_rankings(config, runs: str, words: set[str]):
     config.train.optimizer = common.optimizer(learning_rate=1e-3, warmup_steps=5)
     config.eval.update(every=30, num_prompts=64, batch_size=32)
     config.checkpoint.every = 30
+    if "short" in words:
+        config.train.update(steps=30, batch_size=16)
     if "smoke" in words:
         config.data.test_share = 0.4  # of few prompts
         config.train.update(steps=2, batch_size=2)
@@ -98,6 +103,19 @@ def policy(runs: str, words: set[str]):
         ppo_common.with_critic(config, init_from=models[0], optimizer=common.optimizer(learning_rate=1e-3))
     for word in sorted(words & set(METHODS)):
         CHANGES[word](config, runs, models)
+    return unheld(config, smoke=smoke) if "short" in words else config
+
+
+def unheld(config, *, smoke: bool):
+    """Few samples, large steps, and nothing that holds the policy near its start, so that it over-optimises soon."""
+    config.algorithm.update(kl_coef=0.0, reward_kl_coef=0.0)
+    config.algorithm.ptx.coef = 0.0
+    config.train.optimizer.update(learning_rate=1e-3)
+    if not smoke:
+        config.train.update(steps=40)
+        config.sample.update(prompts_per_step=8, group_size=4)
+        config.eval.update(every=4, num_prompts=64, batch_size=64)
+        config.checkpoint.every = 40
     return config
 
 

@@ -19,6 +19,7 @@ undecided statement the report estimates how many more seeds would decide it, by
 """
 
 import argparse
+import collections
 import datetime
 import importlib
 import json
@@ -29,7 +30,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from ml_collections import ConfigDict
 
@@ -86,8 +87,8 @@ def run_once(program: str, config: str, workdir: pathlib.Path, overrides: list[s
             file.write(json.dumps({"run": str(workdir), "seconds": round(time.monotonic() - start, 1)}) + "\n")
 
 
-def gain(workdir: pathlib.Path, metric: str) -> tuple[float, float]:
-    """(first, last) value of `metric` in a finished run.
+def evaluations(workdir: pathlib.Path, metric: str) -> list[float]:
+    """The values of `metric` in a finished run.
 
     Raises:
       ValueError: if the metric was evaluated less than twice.
@@ -95,32 +96,56 @@ def gain(workdir: pathlib.Path, metric: str) -> tuple[float, float]:
     values = [row[metric] for row in read_jsonl(workdir / "metrics.jsonl") if metric in row]
     if len(values) < 2:
         raise ValueError(f"{workdir}: {metric} was evaluated {len(values)} times, but a gain needs two")
-    return values[0], values[-1]
+    return values
+
+
+def curve(workdir: pathlib.Path, metric: str) -> dict[str, float]:
+    """A metric over the evaluations of a finished run: before, after, gain; peak, the best, and rise, to it; lost, what
+    of it is gone at the end; mean, of all evaluations but the first."""
+    values = evaluations(workdir, metric)
+    first, last, peak = values[0], values[-1], max(values)
+    mean = sum(values[1:]) / len(values[1:])
+    rest = dict(peak=peak, rise=peak - first, lost=peak - last, mean=mean)
+    return dict(before=first, after=last, gain=last - first) | rest
 
 
 def run_programs(ablation: ConfigDict, workdir: pathlib.Path, overrides: list[str]) -> Values:
-    """Runs what is missing. All arms of a seed share one warm start.
+    """Runs what is missing: `stages` (name, program, config, given) once, in folders of their names; then, seed by
+    seed, `warm_start`, which all arms of a seed share, if there is one, and the arms. `program` may be arm -> program.
+    given (arm -> one tuple of arguments per seed) and a stage's have the ablation's folder in place of "{folder}".
 
     Returns:
-      arm -> "before", "after", "gain" of the metric `evaluated`, and each name of `also` (name -> another evaluated
-      metric, its last value) -> one value per seed.
+      arm -> what `curve` says of the metric `evaluated`; each name of `also` (name -> another evaluated metric), its
+      last value, and NAME_gain -> one value per seed.
     """
-    also = ablation.get("also", {})
-    values = {arm: {name: [] for name in ("before", "after", "gain", *also)} for arm in ablation.arms}
-    spent = workdir / SPENT
-    for seed in ablation.seeds:
-        warm = workdir / f"seed{seed}" / "sft"
-        run_once("sft", ablation.warm_start, warm, [f"--config.seed={seed}", *overrides], spent)
+    spent, given = workdir / SPENT, ablation.get("given", {})
+    shared = isinstance(ablation.program, str)
+    program_of = dict.fromkeys(ablation.arms, ablation.program) if shared else ablation.program
+    for stage in ablation.get("stages", ()):
+        arguments = [*_placed(stage["given"], workdir), *overrides]
+        run_once(stage["program"], stage["config"], workdir / stage["name"], arguments, spent)
+    values = {arm: collections.defaultdict(list) for arm in ablation.arms}
+    for number, seed in enumerate(ablation.seeds):
+        start = [f"--config.seed={seed}"]
+        if "warm_start" in ablation:
+            warm = workdir / f"seed{seed}" / "sft"
+            run_once("sft", ablation.warm_start, warm, [*start, *overrides], spent)
+            start.append(f"--config.init_from={warm}")
         for arm, config in ablation.arms.items():
             folder = workdir / f"seed{seed}" / arm
-            start = [f"--config.seed={seed}", f"--config.init_from={warm}"]
-            run_once(ablation.program, config, folder, [*start, *overrides], spent)
-            before, after = gain(folder, ablation.evaluated)
-            for metric, value in (("before", before), ("after", after), ("gain", after - before)):
+            own = _placed(given[arm][number], workdir) if arm in given else []
+            run_once(program_of[arm], config, folder, [*start, *own, *overrides], spent)
+            row = curve(folder, ablation.evaluated)
+            for name, metric in ablation.get("also", {}).items():
+                other = curve(folder, metric)
+                row |= {name: other["after"], f"{name}_gain": other["gain"]}
+            for metric, value in row.items():
                 values[arm][metric].append(value)
-            for name, metric in also.items():
-                values[arm][name].append(gain(folder, metric)[1])
-    return values
+    return {arm: dict(row) for arm, row in values.items()}
+
+
+def _placed(arguments: Sequence[str], folder: pathlib.Path) -> list[str]:
+    return [argument.replace("{folder}", str(folder)) for argument in arguments]
 
 
 def run_study(ablation: ConfigDict) -> tuple[Values, Mapping, str]:

@@ -39,8 +39,13 @@ def test_every_ablation_is_complete(key, smoke):
         assert binding.needs(fn) == set(), "every setting stands in the file"
         assert len(paper.seeds) >= 5 or smoke
         return
-    assert (REPO_ROOT / "experiments" / f"{paper.program}.py").exists()
-    for config in [paper.warm_start, *paper.arms.values()]:
+    stages = paper.get("stages", ())
+    programs = {paper.program} if isinstance(paper.program, str) else set(paper.program.values())
+    for program in programs | {stage["program"] for stage in stages}:
+        assert (REPO_ROOT / "experiments" / f"{program}.py").exists()
+    assert all(len(own) >= len(paper.seeds) for own in paper.get("given", {}).values())
+    starts = [paper.warm_start] if "warm_start" in paper else []
+    for config in [*starts, *(stage["config"] for stage in stages), *paper.arms.values()]:
         path, _, argument = config.partition(":")
         module = importlib.import_module(path.removesuffix(".py").replace("/", "."))
         steps = module.get_config(argument).train.steps
@@ -371,10 +376,38 @@ def test_a_claim_about_calibration_needs_the_accuracy_too(tmp_path, monkeypatch,
     assert outcome["verdict"] == "not reproduced"
 
 
+def test_stages_run_once_and_arms_begin_from_them(tmp_path, monkeypatch):
+    """rlhf_ensemble: samples and reward models, then policies that rise and fall."""
+    calls = []
+
+    def fake(command, check):
+        calls.append(command[2:])
+        folder = pathlib.Path(command[4].removeprefix("--workdir="))
+        gold = [0.5, 0.9, 0.8, 0.7] if folder.name == "ensemble" else [0.5, 0.9, 0.6, 0.5]
+        write_metrics(folder, gold, task=gold, reward=[-1.0, 0.0, 0.5, 1.0])
+
+    monkeypatch.setattr(cli.subprocess, "run", fake)
+    outcome = cli.run("rlhf_ensemble", tmp_path, [])
+    assert [call[0] for call in calls[:9]] == ["experiments.best_of_n", *8 * ["experiments.reward_model"]]
+    assert f"--config.data.path={tmp_path}/candidates/rankings.jsonl" in calls[8]
+    six = {pathlib.Path(call[2].removeprefix("--workdir=")).name: call for call in calls if "/seed6/" in call[2]}
+    programs = {name: call[0] for name, call in six.items()}
+    assert programs == dict(single="experiments.ppo", ensemble="experiments.ppo", grpo="experiments.grpo")
+    assert f"--config.judge.proxy.path={tmp_path}/reward_model_6" in six["single"]
+    members = tuple(f"{tmp_path}/reward_model_{member}" for member in (6, 7, 0, 1, 2))
+    assert f"--config.judge.proxy.path={members}" in six["ensemble"]
+    assert not any("critic" in argument for argument in six["grpo"])
+    of = {arm: {name: row[0] for name, row in metrics.items()} for arm, metrics in outcome["values"].items()}
+    assert of["single"] == pytest.approx(
+        dict(before=0.5, after=0.5, gain=0.0, peak=0.9, rise=0.4, lost=0.4, mean=2 / 3, proxy=1.0, proxy_gain=2.0)
+    )
+    assert of["ensemble"]["mean"] == pytest.approx(0.8) and outcome["verdict"] == "reproduced"
+
+
 def test_a_gain_needs_two_evaluations(tmp_path):
     write_metrics(tmp_path / "run", [0.5])
     with pytest.raises(ValueError, match="evaluated 1 times"):
-        cli.gain(tmp_path / "run", "eval/pass@1")
+        cli.evaluations(tmp_path / "run", "eval/pass@1")
 
 
 def test_list_names_the_claims(capsys):
