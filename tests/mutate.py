@@ -47,7 +47,7 @@ from tests.mutation.world import Child, run_all, run_mutant
 OBJECTIVES = ["losses/**/*.py", "advantages/**/*.py", "token_weights/**/*.py", "credit/*.py", "selection/*.py"]
 OBJECTIVES += ["core/masked.py", "core/trackers.py", "grpo.py", "sft.py", "ppo.py"]
 MACHINERY = ["rollout/**/*.py", "training/packing.py", "training/step.py", "training/scoring.py"]
-_PARTS = ("policy", "policy_steps", "training", "packers", "trackers")
+_PARTS = ("policy", "policy_steps", "actor_critic", "training", "packers", "trackers")
 PROGRAMS = ["grpo.py", "ppo.py", *(f"parts/{name}.py" for name in _PARTS)]
 MUTATED = [f"rl_jax/{name}" for name in OBJECTIVES + MACHINERY] + [f"experiments/{name}" for name in PROGRAMS]
 # Test files that are never run: slow, or about text, files, processes and models.

@@ -4,8 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
-from experiments import ppo
-from experiments.parts import policy, trackers
+from experiments.parts import actor_critic, policy, trackers
 from rl_jax.testing import probes
 
 
@@ -37,7 +36,7 @@ def of_config(config: ConfigDict) -> probes.Probe:
     found = probes.Probe(policy.make_objective(config), policy.make_credit(config), training, memory_of(config))
     if "critic" not in config:
         return found
-    return found._replace(estimator=ppo.make_estimator(config), critic=ppo.make_objective(config))
+    return found._replace(estimator=actor_critic.make_estimator(config), critic=actor_critic.make_objective(config))
 
 
 def memory_of(config: ConfigDict) -> probes.Memory:

@@ -173,7 +173,7 @@ def train(
       loop: knows the step and the workdir.
       setup: of the run.
       programs: PPOPrograms, whose generate is a Player.
-      learner: ppo.LearnerState.
+      learner: actor_critic.LearnerState.
       batch: of the whole step; replayed rows have its arrays.
       key: of the step's updates.
 

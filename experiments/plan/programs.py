@@ -9,8 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from experiments import ppo as ppo_program
-from experiments.parts import critics, hub, policy, schedules
+from experiments.parts import actor_critic, critics, hub, policy, schedules
 from experiments.parts.setup import POLICIES, Setup, sampling_of, with_adapters
 from experiments.parts.training import make_step, trained_model, with_merged_adapters
 from rl_jax import ppo, tasks
@@ -104,7 +103,7 @@ def critic(setup: Setup, rows: int, micro_batches: int | None = None) -> Planned
       ValueError: if the critic is a head of the policy: its step is the policy's.
     """
     config = setup.config
-    settings, objective = config.critic.copy_and_resolve_references(), ppo_program.make_objective(config)
+    settings, objective = config.critic.copy_and_resolve_references(), actor_critic.make_objective(config)
     if settings.shared:
         raise ValueError("critic.shared=true: the critic has no program of its own to plan; leave `critic` out")
     if micro_batches:
@@ -119,7 +118,7 @@ def critic(setup: Setup, rows: int, micro_batches: int | None = None) -> Planned
 
 
 def _critic_shapes(setup: Setup):
-    outputs = ppo_program.make_objective(setup.config).num_outputs()
+    outputs = actor_critic.make_objective(setup.config).num_outputs()
     add_head = functools.partial(add_value_head, trained_model(setup), num_outputs=outputs)
     return jax.eval_shape(add_head, setup.param_shapes)
 

@@ -9,8 +9,7 @@ from ml_collections import ConfigDict
 
 from configs import ppo_common
 from configs.preferences import online
-from experiments import ppo
-from experiments.parts import policy, preference_steps
+from experiments.parts import actor_critic, policy, preference_steps
 from rl_jax.core import trackers
 from rl_jax.core.binding import bind
 from rl_jax.losses.preference import batch_stats
@@ -114,7 +113,7 @@ def _bound_online(config: ConfigDict) -> dict[str, Callable]:
     chosen["token_selection"] = chosen.pop("selection")
     if "critic" in config:
         del chosen["advantage"]  # the critic gives the advantage
-        estimator, objective = ppo.make_estimator(config), ppo.make_objective(config)
+        estimator, objective = actor_critic.make_estimator(config), actor_critic.make_objective(config)
         chosen |= {"critic.advantage": estimator.advantage, "critic.loss": objective.value_loss}
     for place, spec in config.algorithm.trackers.items():
         chosen |= {f"trackers.{place}": bind(spec.to_dict(), trackers)} if spec.fn else {}

@@ -164,6 +164,7 @@ def test_the_table_lists_what_is_supplied_and_nothing_else(supplied):
         "rl_jax/advantages/memory.py",
         "experiments/grpo.py",
         "experiments/ppo.py",
+        "experiments/parts/actor_critic.py",
         "experiments/parts/preference_steps.py",
         "experiments/parts/preference_data.py",
         "experiments/parts/reward_readers.py",

@@ -13,7 +13,7 @@ import pytest
 from configs import agents as agents_config
 from configs import agents_ppo, ppo_common
 from experiments import ppo
-from experiments.parts import critics, policy, turn_replay, turn_signals
+from experiments.parts import actor_critic, critics, policy, turn_replay, turn_signals
 from rl_jax import ppo as recipe
 from rl_jax.advantages import turn_critics
 from rl_jax.core.types import Rollout, TokenBatch, Turns
@@ -260,7 +260,7 @@ def test_archer_trains_and_its_slow_copy_resumes_to_the_bit(tmp_path, monkeypatc
         config.critic.update(epochs=2, target_rate=0.5)
     updates, followed, replayed = [], [], []
     update, slow_copy, replay, batch_of = (
-        ppo.PPOPrograms.update,
+        actor_critic.PPOPrograms.update,
         critics.slow_copy,
         turn_replay.train,
         turn_replay.batch_of,
@@ -296,7 +296,7 @@ def test_archer_trains_and_its_slow_copy_resumes_to_the_bit(tmp_path, monkeypatc
     with monkeypatch.context() as patch:
         patch.setattr(turn_replay, "train", again_and_again)
         patch.setattr(turn_replay, "batch_of", told)
-        patch.setattr(ppo.PPOPrograms, "update", counted)
+        patch.setattr(actor_critic.PPOPrograms, "update", counted)
         patch.setattr(critics, "slow_copy", watched)
         ppo.run(config, tmp_path / "run")
     assert replayed == [(2, True)] * 3  # two minibatches of earlier turns a step, and they train the critics

@@ -12,6 +12,7 @@ import pytest
 from configs import ppo_common
 from configs.tasks import arithmetic, arithmetic_ppo
 from experiments import ppo, sft
+from experiments.parts import actor_critic
 from experiments.parts.judging import Judged
 from experiments.parts.sample_groups import Collected
 from experiments.parts.setup import load_params, make_setup
@@ -266,11 +267,11 @@ def test_adapters_are_trained_on_a_frozen_base(undisturbed):
     rows = read(workdir / "metrics.jsonl")
     assert rows[-1]["kl/k3"] > 1e-6 and abs(rows[-1]["value/mean"]) > 1e-3
     # The critic: the same base; of its own adapters and head, or the policy's adapters and a head.
-    _, learner = ppo.build(setup, setup.init_params())
+    _, learner = actor_critic.build(setup, setup.init_params())
     like = learner.checkpoint_items(setup.init_params())
     with checkpoint.Checkpointer(workdir / "checkpoints", every=1) as found:
         items = found.restore(like)[0]
-    critic = ppo.LearnerState.of(items).critic_params()
+    critic = actor_critic.LearnerState.of(items).critic_params()
     assert set(critic) == {"base", "adapters", heads.NAME}
     jax.tree.map(np.testing.assert_array_equal, critic["base"], start["base"])
     jax.tree.map(np.testing.assert_array_equal, items["reference"], sft)
@@ -383,19 +384,19 @@ def test_objective_and_estimator_are_bound_from_the_config(tmp_path):
         whiten=False,
         bootstrap_truncated=True,
     )
-    objective, estimator = ppo.make_objective(config), ppo.make_estimator(config)
+    objective, estimator = actor_critic.make_objective(config), actor_critic.make_estimator(config)
     assert objective.policy.kl_coef == 0.3 and objective.value_coef == 0.7
     assert objective.value_loss.func is value.hl_gauss and objective.value_loss.keywords == {"sigma_ratio": 0.5}
     assert objective.support == value.Support(-0.5, 1.0, 21, 3)
     assert estimator.advantage.func is tokens.length_adaptive_gae and estimator.advantage.keywords == {"alpha": 0.1}
     assert (estimator.whiten, estimator.bootstrap_truncated) == (False, True)
-    scalar = ppo.make_objective(with_critic(small_config(tmp_path), loss=dict(fn="huber", delta=1.0)))
+    scalar = actor_critic.make_objective(with_critic(small_config(tmp_path), loss=dict(fn="huber", delta=1.0)))
     assert scalar.support is None and scalar.value_loss.keywords == {"delta": 1.0}
 
 
 def test_the_defaults_of_the_config_are_the_recipes(tmp_path):
     config = with_critic(small_config(tmp_path))
-    objective, estimator = ppo.make_objective(config), ppo.make_estimator(config)
+    objective, estimator = actor_critic.make_objective(config), actor_critic.make_estimator(config)
     assert (
         objective.value_loss.keywords == {"value_clip": 0.2} and objective.value_coef == recipe.Objective().value_coef
     )
@@ -413,8 +414,8 @@ def test_the_defaults_of_the_config_are_the_recipes(tmp_path):
 def test_unknown_names_list_the_known_ones(tmp_path, field, said):
     config = with_critic(small_config(tmp_path), **{field: dict(fn="x")})
     with pytest.raises(ValueError, match=said):
-        ppo.make_objective(config)
-        ppo.make_estimator(config)
+        actor_critic.make_objective(config)
+        actor_critic.make_estimator(config)
 
 
 def test_unknown_fields_of_the_critic():
@@ -425,7 +426,7 @@ def test_unknown_fields_of_the_critic():
 def test_a_shared_critic_cannot_be_trained_alone(tmp_path):
     setup = make_setup(with_critic(small_config(tmp_path), shared=True, warmup_steps=1))
     with pytest.raises(ValueError, match="critic.warmup_steps: .* shares the policy's trunk cannot be trained alone"):
-        ppo.build(setup, setup.init_params())
+        actor_critic.build(setup, setup.init_params())
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -433,11 +434,11 @@ def test_a_learner_comes_apart_and_together_again(tmp_path, shared):
     setup = make_setup(with_critic(small_config(tmp_path), shared=shared))
     start = setup.init_params()
     kept = jax.tree.map(jnp.copy, start)
-    _, learner = ppo.build(setup, start)
+    _, learner = actor_critic.build(setup, start)
     items = learner.checkpoint_items("the reference")
     assert items["reference"] == "the reference" and ("critic" in items) is not shared
     assert max_difference(items["params"], kept) == 0.0 and heads.NAME not in items["params"]
-    again = ppo.LearnerState.of(items)
+    again = actor_critic.LearnerState.of(items)
     assert jax.tree.structure(again) == jax.tree.structure(learner)
     for left, right in zip(jax.tree.leaves(again), jax.tree.leaves(learner), strict=True):
         assert left is right

@@ -12,9 +12,8 @@ import jax
 import numpy as np
 import pytest
 
-from experiments import ppo as ppo_program
+from experiments.parts import actor_critic, trackers
 from experiments.parts import policy as program
-from experiments.parts import trackers
 from experiments.tools import methods
 from rl_jax import grpo, ppo
 from rl_jax.core.types import Rollout, TokenBatch, TokenScores
@@ -342,7 +341,7 @@ def assigned(config, cases: list[Case]):
         available |= trackers.known(config, states, named) | {"group_size": GROUP, "key": jax.random.key(0)}
         chosen = program.make_credit(config)
         if "critic" in config:
-            estimator = ppo_program.make_estimator(config)
+            estimator = actor_critic.make_estimator(config)
             critic, _ = ppo.assign(chosen, estimator, rollout, case.rewards, case.values, **available)
             batch = critic.policy
         else:
@@ -389,7 +388,7 @@ def test_the_whole_method_is_theirs(row):
 def test_the_critic_is_theirs(row):
     config, cases = config_of(row), cases_of(row)
     _, batches = assigned(config, cases)
-    objective = ppo_program.make_objective(config)
+    objective = actor_critic.make_objective(config)
     outputs = [case.predictions[..., None] if objective.support is None else case.logits for case in cases]
 
     def loss(outputs, batch):

@@ -43,6 +43,7 @@ ENDS = "tests/rollout/test_ends.py"
 ORDERS = f"{GRPO}::test_the_orders_of_epochs_are_all_rows_each_in_another_one[lora]"
 
 LOOP, PPO_LOOP, POLICY = "experiments/grpo.py", "experiments/ppo.py", "experiments/parts/policy.py"
+CRITIC = "experiments/parts/actor_critic.py"
 STAGES = "experiments/parts/policy_steps.py"
 TRACKERS, RULE, RECIPE = "experiments/parts/trackers.py", "rl_jax/credit/rule.py", "rl_jax/ppo.py"
 PACKING = "rl_jax/training/packing.py"
@@ -66,7 +67,7 @@ PLANTED = [
     Planted("reference: the policy", STAGES,
             "programs.on_host(action_mask.reference_of(ref_params), rows).log_probs",
             "programs.on_host(params, rows).log_probs", LORA),
-    Planted("ppo: temperature of the joint loss", PPO_LOOP, "sampling = Sampling(config.rollout.temperature)",
+    Planted("ppo: temperature of the joint loss", CRITIC, "sampling = Sampling(config.rollout.temperature)",
             "sampling = Sampling()", SHARED),
     Planted("temperature of the scorer", POLICY, "sampling=Sampling(rollout.temperature)", "sampling=Sampling()", LORA),
     Planted("ppo: temperature of the scorer", POLICY, "sampling=Sampling(rollout.temperature)", "sampling=Sampling()",
@@ -82,7 +83,7 @@ PLANTED = [
             "reference = before.log_probs", SEPARATE),
     Planted("ppo: values of 0", PPO_LOOP, "values = programs.predict(learner.critic_params(), rows)",
             "values = programs.predict(learner.critic_params(), rows) * 0", SEPARATE),
-    Planted("ppo: no old log-probs", PPO_LOOP, "if policy_parts.has_several_updates(config):", "if False:", SEPARATE),
+    Planted("ppo: no old log-probs", CRITIC, "if policy_parts.has_several_updates(config):", "if False:", SEPARATE),
     Planted("an EOS in the padding finishes a row", "rl_jax/rollout/lm/engine.py",
             "finished = jnp.any(completion_mask & is_any(out, eos_ids), axis=1)",
             "finished = jnp.any(is_any(out, eos_ids), axis=1)", ENDS),
@@ -205,12 +206,12 @@ PLANTED = [
             "values = programs.predict(learner.critic_params(), rows)",
             "values = programs.predict({**learner.critic_params(), **learner.policy_params()}, rows)", SEPARATE),
     Planted("ppo: the value after a token", RECIPE, "return outputs[:, :-1]", "return outputs[:, 1:]", SEPARATE),
-    Planted("ppo: the value after a token, shared", PPO_LOOP, "values[:, :-1], batch, objective_of(batch))",
+    Planted("ppo: the value after a token, shared", CRITIC, "values[:, :-1], batch, objective_of(batch))",
             "values[:, 1:], batch, objective_of(batch))", SHARED),
-    Planted("ppo: the critic trained as the policy is", PPO_LOOP,
+    Planted("ppo: the critic trained as the policy is", CRITIC,
             "make_trainer(setup, settings, critics.make_loss(", "make_trainer(setup, config.train, critics.make_loss(",
             SEPARATE),
-    Planted("ppo: whitened or not, the other way", PPO_LOOP, "whiten=settings.whiten", "whiten=not settings.whiten",
+    Planted("ppo: whitened or not, the other way", CRITIC, "whiten=settings.whiten", "whiten=not settings.whiten",
             SHARED),
     Planted("ppo: the reference not moved", PPO_LOOP,
             "ref_params = move(ref_params, learner.policy_params(), step.number)", "pass", SHARED),
