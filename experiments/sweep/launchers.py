@@ -11,6 +11,7 @@ import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 
+from experiments.parts.stops import STOPPED
 from experiments.sweep.runner import Slot, Task
 
 
@@ -69,15 +70,30 @@ def submit_slurm(
     return [job.job_id for job in made]
 
 
-def run_ray(tasks: Sequence[Task], *, retries: int, cpus: float = 1.0) -> list[int]:
-    """Runs the tasks on the Ray cluster of this machine (or on a new local one); returns their exit statuses."""
+def run_ray(tasks: Sequence[Task], *, retries: int, cpus: float = 1.0, again: int = 0) -> list[int]:
+    """Runs the tasks at the same time on the Ray cluster of this machine, or on a new local one.
+
+    Args:
+      tasks: to run.
+      retries: how often Ray starts a task again whose machine is lost.
+      cpus: of each task.
+      again: how often a command that ends with an error is started again; not one that a signal has stopped.
+
+    Returns:
+      Their exit statuses.
+    """
     ray = optional("ray", 'pip install -e ".[ray]"')
     if not ray.is_initialized():
         ray.init()
     folder = os.getcwd()
 
     def run(command):
-        return subprocess.run(command, cwd=folder).returncode
+        status = subprocess.run(command, cwd=folder).returncode
+        for _ in range(again):
+            if status in (0, STOPPED):
+                break
+            status = subprocess.run(command, cwd=folder).returncode
+        return status
 
     remote = ray.remote(num_cpus=cpus, max_retries=retries)(run)
     return ray.get([remote.remote(list(task.command)) for task in tasks])

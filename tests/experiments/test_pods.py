@@ -17,7 +17,9 @@ from tests.paths import REPO_ROOT
 
 POD = REPO_ROOT / "experiments/pods/run_tpu_pod.sh"
 SLURM = REPO_ROOT / "experiments/pods/gpu_mesh.slurm"
+ROLES_SLURM = REPO_ROOT / "experiments/pods/async_roles.slurm"
 JOBSET = REPO_ROOT / "experiments/pods/gke_jobset.yaml"
+ROLES_JOBSET = REPO_ROOT / "experiments/pods/gke_async_jobset.yaml"
 DOCKERFILE = REPO_ROOT / "experiments/pods/Dockerfile"
 TOOLS = Path(sysconfig.get_path("scripts"))
 COMMAND = ["python", "-m", "experiments.grpo", "--config=configs/plans.py:1b", "--workdir=bucket/a run"]
@@ -29,7 +31,7 @@ def run(arguments, **variables):
     )
 
 
-@pytest.mark.parametrize("path", [POD, SLURM, REPO_ROOT / ".ci/run"], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [POD, SLURM, ROLES_SLURM, REPO_ROOT / ".ci/run"], ids=lambda path: path.name)
 def test_scripts_are_linted(path):
     assert run(["bash", "-n", path]).stderr == ""
     found = run([TOOLS / "shellcheck", "--shell=bash", path])
@@ -164,6 +166,46 @@ def test_slurm_starts_one_process_a_node_that_sees_all_its_gpus(fakes, tmp_path)
     assert "no command" in run(["bash", SLURM], PATH=path).stderr
     directives = [line.split()[1] for line in SLURM.read_text().splitlines() if line.startswith("#SBATCH")]
     assert "--ntasks-per-node=1" in directives and "--requeue" in directives
+
+
+@pytest.mark.parametrize(("nodes", "numbered"), [(2, False), (3, True)])
+def test_slurm_starts_a_trainer_and_a_sampler_on_each_other_node(nodes, numbered, fakes, tmp_path):
+    (tmp_path / "venv/bin").mkdir(parents=True)
+    (tmp_path / "venv/bin/activate").touch()
+    path, read = fakes
+    (Path(path.partition(os.pathsep)[0]) / "srun").write_text(
+        '#!/usr/bin/env bash\nwhile [[ "$1" == --* ]]; do shift; done\n'
+        'for ((i = 0; i < SLURM_NNODES; i++)); do SLURM_PROCID=$i "$@"; done\n'
+    )
+    where = dict(PATH=path, VENV=str(tmp_path / "venv"), SLURM_NNODES=str(nodes))
+    found = run(["bash", ROLES_SLURM, "gcloud", "a run"], **where)
+    assert found.returncode == 0, found.stderr
+    samplers = [["--role=sampler", f"--sampler={i}"] if numbered else ["--role=sampler"] for i in range(nodes - 1)]
+    assert read() == [["gcloud", "a run", *role] for role in [["--role=trainer"], *samplers]]
+    assert "no command" in run(["bash", ROLES_SLURM], PATH=path).stderr
+
+
+def test_the_job_set_of_an_asynchronous_run_has_both_roles():
+    values = {"NAME": "rl", "IMAGE": "host/i:1", "BUCKET": "b", "CONFIG": "configs/grpo_async.py", "MESH": "fsdp:8"}
+    text = ROLES_JOBSET.read_text()
+    assert set(string.Template(text).get_identifiers()) == set(values)
+    found = yaml.safe_load(string.Template(text).substitute(values))
+    assert found["kind"] == yaml.safe_load(JOBSET.read_text())["kind"]
+    assert found["spec"]["successPolicy"]["targetReplicatedJobs"] == ["trainer"]
+    for job, role in zip(found["spec"]["replicatedJobs"], ("trainer", "sampler"), strict=True):
+        spec = job["template"]["spec"]
+        (container,) = spec["template"]["spec"]["containers"]
+        assert job["name"] == role and container["args"][-1] == f"--role={role}"
+        assert container["args"][:-1] == [
+            "experiments.grpo_async",
+            "--config=configs/grpo_async.py",
+            "--config.model.path=/bucket/model",
+            "--config.mesh=fsdp:8",
+            "--workdir=/bucket/rl",
+        ]
+        (rule,) = spec["podFailurePolicy"]["rules"]
+        assert rule["onExitCodes"]["values"] == [stops.STOPPED] and rule["action"] == "Ignore"
+        assert container["resources"]["limits"]["google.com/tpu"] == 8 and spec["backoffLimit"] > 0
 
 
 def test_the_job_set_is_a_slice_of_four_machines():
