@@ -108,7 +108,8 @@ class Jobs:
         grpo.run(config.lock(), self.folder / "grpo")
 
     def ppo(self) -> None:
-        """A critic of its own, whitened advantages; without evaluations, which are those of GRPO."""
+        """A critic of its own, whitened advantages, token rewards of a model that learns from the step's own rows, from
+        the run of `grpo` on; without evaluations, which are those of GRPO."""
         from configs import ppo_common
         from experiments import ppo
 
@@ -116,6 +117,8 @@ class Jobs:
         config = ppo_common.with_critic(policy_config(self.folder, self.mesh))
         config.train.steps = config.critic.warmup_steps + 2
         config.critic.optimizer.update(OPTIMIZER)
+        judge = dict(fn="log_ratio", path=str(self.folder / "grpo"), beta=0.1, retrain_every=1, learning_rate=1e-3)
+        config.judge = dict(implicit=judge)
         ppo.run(config.lock(), self.folder / "ppo")
 
     def dpo(self, name: str = "dpo") -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import optax
 
 from experiments.parts.judges.base import Rows, Verdict
-from experiments.parts.processes import one_process, replicate
+from experiments.parts.processes import replicate, to_host
 from experiments.parts.setup import Setup
 from experiments.parts.training import to_mesh
 from rl_jax.core.masked import Mean, masked_mean
@@ -43,7 +43,6 @@ class Learner:
 
     def __init__(self, setup: Setup, params: Params, loss: Callable, *, learning_rate: float, every: int):
         """Makes the optimizer; nothing is compiled before the first update."""
-        one_process("a judge's retrain_every", "leave it at 0")
         optimizer = optax.adam(learning_rate)
         key = jax.random.key(setup.config.seed)
         self._setup, self._every, self.seen = setup, every, 0
@@ -71,7 +70,7 @@ class Learner:
     def update(self, batch: Any) -> dict[str, float]:
         """One update on host rows that every process holds. Returns its metrics."""
         self.state, metrics = self._update(self.state, to_mesh(self._setup, batch))
-        return {name: float(value) for name, value in jax.device_get(metrics).items()}
+        return {name: float(value) for name, value in to_host(metrics).items()}
 
 
 class Learning(Protocol):
