@@ -1,6 +1,7 @@
 """Which programs a config's run has, and their plans at the config's size."""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from experiments.parts.setup import Setup
 from experiments.plan import flops, pairs, programs
@@ -24,27 +25,57 @@ def model_flops(name: str, plain: Setup, rows: int) -> float:
     return passes * flops.count(forward.jaxpr(plain.mesh), while_turns=forward.while_turns)
 
 
+class Kind(NamedTuple):
+    """What runs of a kind have in common.
+
+    Attributes:
+      programs: name -> what makes its plan from (setup, rows, micro_batches).
+      step_rows: config -> (rows of a step, rows of an update).
+    """
+
+    programs: dict[str, Callable[..., programs.Planned]]
+    step_rows: Callable
+
+
+def _rows_of_samples(config) -> tuple[int, int]:
+    rows = config.sample.prompts_per_step * config.sample.group_size
+    return rows, rows // config.train.minibatches
+
+
+def _rows_of_pairs(config) -> tuple[int, int]:
+    return (config.train.batch_size * config.algorithm.responses,) * 2
+
+
+SAMPLED = Kind({"train": programs.train, "score": programs.score, "decode": programs.decode}, _rows_of_samples)
+PAIRED = Kind({"train": pairs.train, "score": pairs.score}, _rows_of_pairs)
+KINDS = {**dict.fromkeys(("grpo", "ppo", "grpo_async", "agents"), SAMPLED), "dpo": PAIRED}
+
+
+def kind_of(config) -> Kind:
+    """The kind of the config's run, with a critic's program if it has one.
+
+    Raises:
+      ValueError: if there are no plans of runs of its program.
+    """
+    if config.program not in KINDS:
+        raise ValueError(f"experiments.plan plans no runs of {config.program}: it knows {', '.join(KINDS)}")
+    kind = KINDS[config.program]
+    critic = {"critic": programs.critic} if "critic" in config and not config.critic.shared else {}
+    return kind._replace(programs=kind.programs | critic)
+
+
 def programs_of(config) -> dict[str, Callable[..., programs.Planned]]:
     """Name -> what makes its plan from (setup, rows, micro_batches), for the programs of the config's run.
 
     Raises:
       ValueError: if there are no plans of runs of its program.
     """
-    of_policy = {"train": programs.train, "score": programs.score, "decode": programs.decode}
-    known = {"grpo": of_policy, "ppo": of_policy, "grpo_async": of_policy, "agents": of_policy}
-    known["dpo"] = {"train": pairs.train, "score": pairs.score}
-    if config.program not in known:
-        raise ValueError(f"experiments.plan plans no runs of {config.program}: it knows {', '.join(known)}")
-    found = dict(known[config.program])
-    return found | ({"critic": programs.critic} if "critic" in config and not config.critic.shared else {})
+    return kind_of(config).programs
 
 
 def step_rows(config) -> tuple[int, int]:
     """(rows of a step, rows of an update)."""
-    if config.program == "dpo":
-        return (config.train.batch_size * config.algorithm.responses,) * 2
-    rows = config.sample.prompts_per_step * config.sample.group_size
-    return rows, rows // config.train.minibatches
+    return kind_of(config).step_rows(config)
 
 
 def make_planned(name: str, setup: Setup, micro_batches: int | None = None) -> programs.Planned:
