@@ -1,6 +1,6 @@
 """Checks config.flow, and what else a run of experiments.grpo_async cannot have."""
 
-from experiments.parts import policy, processes
+from experiments.parts import async_stream, policy, processes
 from experiments.parts.async_flow import rule_of
 from rl_jax.core.binding import needs
 
@@ -46,6 +46,8 @@ def checked(config):
             "policy at the start of the updates. Set --config.algorithm.behavior_weight.fn=truncated, "
             "take a surrogate that asks for behavior_log_probs, or set flow.eta=0"
         )
+    if flow.streaming and not problems:
+        problems += async_stream.problems(config)
     if problems:
         raise ValueError("\n".join(problems))
     return config

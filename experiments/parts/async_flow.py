@@ -14,7 +14,7 @@ import contextlib
 import json
 import pathlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -39,6 +39,11 @@ def rule_of(config, share: Share = WHOLE) -> Rule:
     """The staleness rule of config.flow, for a sampler's share of every batch."""
     flow = config.flow
     return Rule(config.sample.prompts_per_step // share.count, flow.eta, flow.age, flow.order, flow.max_running).check()
+
+
+def part_of(config) -> int:
+    """Groups of a micro-batch: with flow.streaming they are trained as soon as they are there."""
+    return config.sample.prompts_per_step // config.train.micro_batches
 
 
 class Flow:
@@ -74,6 +79,7 @@ class Flow:
         self._engine = make_engine(setup, resumes=self.rule.bound > 0)
         self._groups = Groups(setup, self._engine, prompts, share)
         self._place, self._params, self._is_warm = make_place(setup), None, False
+        self._part = part_of(setup.config)
         self._recorded = None if replay is None else read_schedule(replay)
         self._free = settings.schedule == "free" and replay is None
         self._pool = concurrent.futures.ThreadPoolExecutor(1) if self._free else None
@@ -94,12 +100,12 @@ class Flow:
         """Whether rows are scored before the updates: for the group view, or for the sampler's gap by lag."""
         return step.evaluates or (self._settings.measure and self.rule.bound > 0)
 
-    def timings(self, step: Step, collected: Collected, programs: policy.PolicyPrograms) -> dict[str, float]:
-        """The timings of one step; the engine's programs are counted in the place of the sampler's.
+    def timings(self, step: Step, collected: Collected, learn: Any) -> dict[str, float]:
+        """The timings of one step; the engine's programs are counted in the place of the sampler's. learn: AtOnce.
 
         Of the lap train_s, which is that of `beside`, train_s keeps the updates; beside_s is what they did not cover.
         """
-        found = policy.timings(step, collected, programs._replace(generate=self))
+        found = policy.timings(step, collected, learn.programs._replace(generate=self))
         return found | {"train_s": self._train_s, "beside_s": max(found["train_s"] - self._train_s, 0.0)}
 
     def _cache_size(self) -> int:
@@ -130,18 +136,40 @@ class Flow:
             self._groups.hold()
         self._groups.go_on()
 
-    def take(self) -> list[GroupRows]:
-        """The groups of the next batch; decodes until they are there.
+    def parts(self, size: int = 0) -> Iterator[list[GroupRows]]:
+        """The next batch: the whole of it, or with flow.streaming parts of it, each as soon as it is there.
 
-        Raises:
-          RuntimeError: if a replayed run makes other choices than the recorded one.
+        Args:
+          size: groups of a part; 0 is that of a micro-batch.
         """
+        if not self._settings.streaming:
+            yield self.take()
+            return
+        numbers, found = [], []
+        while (left := self.rule.batch - len(numbers)) > 0:
+            self._admit()
+            while (number := admission.next_group(self.rule, self.counters, self._inside(), left)) is None:
+                self._call()
+            numbers.append(number)
+            found += self._groups.take([number])
+            if left == 1:
+                self._compose(numbers)
+            if len(found) == (size or self._part):
+                yield found
+                found = []
+
+    def take(self) -> list[GroupRows]:
+        """The groups of the next batch; decodes until they are there."""
         self._admit()
         while (numbers := admission.next_batch(self.rule, self.counters, self._inside())) is None:
             self._call()
+        self._compose(numbers)
+        return self._groups.take(numbers)
+
+    def _compose(self, numbers: list[int]) -> None:
+        """Notes the groups of a batch, in their order."""
         self._event = {"step": self.counters.version + 1, "start": self.ticks, "groups": numbers}
         self.counters = self.counters._replace(taken=self.counters.taken + len(numbers))
-        return self._groups.take(numbers)
 
     def beside(self, train: Callable, *arguments) -> Any:
         """Trains, and samples meanwhile with the weights of before. Returns what `train` returns.

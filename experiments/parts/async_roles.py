@@ -12,7 +12,7 @@ sampler is told so, and the sampler writes its own state whenever new weights ha
 import json
 import pathlib
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -20,7 +20,7 @@ import numpy as np
 
 from experiments.parts import origin, policy
 from experiments.parts.async_beats import Beat, Watch, wait
-from experiments.parts.async_flow import Flow, rule_of
+from experiments.parts.async_flow import Flow, part_of, rule_of
 from experiments.parts.async_groups import GroupRows, completion_of, trajectory_of
 from experiments.parts.async_shares import WHOLE, Share, check_several, names_of
 from experiments.parts.check_config import leaves
@@ -66,7 +66,7 @@ class Trainer:
         self._shared, self._beat = shared(setup.config), Beat(link, TRAINER)
         self._watch = Watch(link, names_of(setup.config.flow.samplers))
         self.rule, self.counters, self.prompts = rule_of(setup.config), Counters(), prompts
-        self._taken, self._metrics = [], {}
+        self._part, self._taken, self._metrics = part_of(setup.config), [], {}
 
     def __enter__(self) -> "Trainer":
         self._beat.__enter__()
@@ -84,9 +84,9 @@ class Trainer:
         """See Flow."""
         return step.evaluates or (self._settings.measure and self.rule.bound > 0)
 
-    def timings(self, step: Step, collected: Collected, programs: policy.PolicyPrograms) -> dict[str, float]:
+    def timings(self, step: Step, collected: Collected, learn: Any) -> dict[str, float]:
         """See Flow."""
-        return policy.timings(step, collected, programs._replace(generate=self))
+        return policy.timings(step, collected, learn.programs._replace(generate=self))
 
     def begun(self, version: int, params: Params) -> "Trainer":
         """See Flow. What a trainer before this one took after this version waits again."""
@@ -102,26 +102,34 @@ class Trainer:
         self.counters = self.counters._replace(version=version)
         self._link.publish(version, jax.tree.map(np.array, jax.device_get(params)))
 
-    def take(self) -> list[GroupRows]:
-        """The next batch of the sampler."""
-        step, size = self.counters.version + 1, self.rule.batch
-        # Of several samplers one may be a batch ahead: then what has finished first need not be of this batch.
+    def parts(self) -> Iterator[list[GroupRows]]:
+        """The next batch: the whole of it, or with flow.streaming parts of it, each as soon as it is there."""
+        size = self.rule.batch
+        part = self._part if self._settings.streaming else size
+        for first in range(self.counters.version * size, (self.counters.version + 1) * size, part):
+            yield self._take(first, part)
+        self.counters = self.counters._replace(taken=self.counters.taken + size)
+
+    def _take(self, first: int, size: int) -> list[GroupRows]:
+        """The next groups of the sampler. first: what the sampler counts them from."""
+        step = self.counters.version + 1
+        # Of several samplers one may be ahead: then what has finished first need not be of this batch, or part.
         several = self._settings.samplers > 1
-        which = {"numbers": range((step - 1) * size, step * size)} if several else {}
-        self._taken = wait(
+        which = {"numbers": range(first, first + size)} if several else {}
+        taken = wait(
             lambda: self._link.take(size, POLL_S, **which),
             self._settings.timeout_s,
             f"groups of step {step} from the sampler{'s' if several else ''}",
             watch=self._watch,
         )
-        found = [unpack(group) for group in self._taken]
+        self._taken += taken
+        found = [unpack(group) for group in taken]
         for group, said in found:
             self._check_shared(group.number, said.get("config", {}))
-        self._metrics = {} if several else found[0][1]["metrics"]  # a sampler counts its own share only
+        self._metrics = {} if several else found[-1][1]["metrics"]  # a sampler counts its own share only
         if {said["step"] for _, said in found} != {step}:
             steps = sorted({said["step"] for _, said in found})
             raise RuntimeError(f"step {step} got groups that the sampler made for steps {steps}: the two runs differ")
-        self.counters = self.counters._replace(taken=self.counters.taken + size)
         return [group for group, _ in found]
 
     def _check_shared(self, number: int, theirs: dict[str, Any]) -> None:
@@ -222,6 +230,7 @@ class Sampler:
         check_two(setup.config)
         self._setup, self._link, self._folder, self._share = setup, link, folder, share
         self._patience, self._shared = setup.config.flow.timeout_s, shared(setup.config)
+        self._put = 0  # groups of this batch so far
         disk.lock(folder)
         self._end, self._watch = self._last_end(), Watch(link, [TRAINER])
 
@@ -259,10 +268,13 @@ class Sampler:
         return sorted((int(path.stem.removeprefix("state_")), path) for path in self._folder.glob("state_*.json"))
 
     def put(self, flow: Flow, groups: list[GroupRows]) -> None:
-        """Hands a batch over, in its order."""
-        said = {"step": flow.counters.version + 1, "metrics": flow.metrics(), "config": self._shared}
-        first, count = flow.counters.version * len(groups), len(groups) * self._share.count
-        order = [self._share.number(first + place, count) for place in range(len(groups))]
+        """Hands groups of a batch over, in its order. What was counted is said with the last of them."""
+        first, size = self._put, flow.rule.batch
+        self._put = first + len(groups) if first + len(groups) < size else 0
+        metrics = {} if self._put else flow.metrics()
+        said = {"step": flow.counters.version + 1, "metrics": metrics, "config": self._shared}
+        places = range(flow.counters.version * size + first, flow.counters.version * size + first + len(groups))
+        order = [self._share.number(place, size * self._share.count) for place in places]
         packed = [pack(group, number, said) for group, number in zip(groups, order, strict=True)]
         what = f"room for the groups of step {said['step']}"
         self._wait(lambda: self._link.put(packed, POLL_S), what)
