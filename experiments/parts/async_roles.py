@@ -9,16 +9,14 @@ may be killed between any two messages, and comes back by the same command: grou
 sampler is told so, and the sampler writes its own state whenever new weights have entered.
 """
 
+import contextlib
 import json
 import pathlib
 import secrets
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import jax
-import numpy as np
-
-from experiments.parts import origin, policy
+from experiments.parts import async_shards, origin, policy
 from experiments.parts.async_beats import Beat, Watch, wait
 from experiments.parts.async_flow import Flow, part_of, rule_of
 from experiments.parts.async_groups import GroupRows, completion_of, trajectory_of
@@ -95,12 +93,12 @@ class Trainer:
         return self
 
     def publish(self, version: int, params: Params) -> None:
-        """See Flow. A copy leaves: the next train step may donate the buffers."""
+        """See Flow. A copy leaves, shard by shard: the next train step may donate the buffers."""
         if self._taken:
             self._link.acknowledge(version, [group.number for group in self._taken])
             self._taken = []
         self.counters = self.counters._replace(version=version)
-        self._link.publish(version, jax.tree.map(np.array, jax.device_get(params)))
+        self._link.publish(version, async_shards.cut(params))
 
     def parts(self) -> Iterator[list[GroupRows]]:
         """The next batch: the whole of it, or with flow.streaming parts of it, each as soon as it is there."""
@@ -249,7 +247,7 @@ class Sampler:
 
     def _first(self) -> int:
         what = "the trainer's first weights"
-        version, _ = self._wait(lambda: self._link.newest(-1, POLL_S), what)
+        version = self._wait(lambda: self._link.slices(timeout_s=POLL_S), what).version
         if version != 0:
             raise ValueError(
                 f"the trainer is at version {version}, and {self._folder} has no state of a sampler: bring back that "
@@ -280,14 +278,19 @@ class Sampler:
         self._wait(lambda: self._link.put(packed, POLL_S), what)
 
     def weights(self, version: int) -> Params:
-        """The trainer's weights of this version, on this side's devices; waits for them.
+        """The trainer's weights of this version, on this side's mesh, which may be another; waits for them.
 
         Raises:
           Ended: if the trainer has ended before.
         """
         what = f"the trainer's weights of version {version}"
-        params = self._wait(lambda: self._link.weights(version, POLL_S), what)
-        return jax.device_put(params, self._setup.param_shardings)
+
+        def look() -> Params | None:
+            with contextlib.suppress(FileNotFoundError):  # a trainer that comes back withdraws versions
+                slices = self._link.slices(version, POLL_S)
+                return slices and async_shards.place(slices, self._setup.param_shardings)
+
+        return self._wait(look, what)
 
     def _wait(self, look: Callable[[], Any], what: str) -> Any:
         return wait(look, self._patience, what, self._ended, watch=self._watch)
