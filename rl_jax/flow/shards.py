@@ -6,7 +6,9 @@
          Piece((2, 0), rows 2-3, owner 1), ...])})     slices.read([("q", (0, 0), (8, 3))])
 
 The pieces of an array are disjoint boxes that cover it. A reader names the boxes that its own devices need; where the
-cuts of the two sides differ, a box is put together from the parts of the pieces that lie in it.
+cuts of the two sides differ, a box is put together from the parts of the pieces that lie in it. What LlamaRL's direct
+weight synchronisation avoids is avoided here too, a gather of whole arrays (arXiv 2505.24034); the path from device to
+device is not theirs, as everything goes through the hosts.
 """
 
 from collections.abc import Callable, Mapping, Sequence
