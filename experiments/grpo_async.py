@@ -21,7 +21,7 @@ from experiments.parts.async_collect import AsyncCollector
 from experiments.parts.async_flow import Flow
 from experiments.parts.async_links import ROLES, Secrets, make_link
 from experiments.parts.async_roles import Ended, Sampler, make_flow
-from experiments.parts.async_shares import names_of, share_of
+from experiments.parts.async_shares import names_of, share_of, shares_clock
 from experiments.parts.async_stream import Part, make_learner
 from experiments.parts.judging import make_evaluate
 from experiments.parts.packers import RolloutPacker
@@ -82,7 +82,7 @@ def run_sampler(config, workdir: pathlib.Path, link: Link, *, task: Task | None 
     setup, share = make_setup(async_check.checked(config), task), share_of(config, index)
     folder = workdir / names_of(share.count)[index]
     side = Sampler(setup, link, folder, share)
-    flow = Flow(setup, policy.own_prompts(setup)[1], folder, share=share)
+    flow = Flow(setup, policy.own_prompts(setup)[1], folder, share=share, exchange=side.exchange())
     with contextlib.closing(side), Beat(link, folder.name), contextlib.suppress(Ended):
         version = side.restore(flow)
         with flow.begun(version, side.weights(version)):
@@ -91,7 +91,8 @@ def run_sampler(config, workdir: pathlib.Path, link: Link, *, task: Task | None 
                 for groups in flow.parts(1):
                     side.put(flow, groups)
                 if step == config.train.steps:
-                    flow.beside(lambda: None)  # as one process, for its log
+                    if not shares_clock(config):  # others may have ended, and the trainer
+                        flow.beside(lambda: None)  # as one process, for its log
                     return True
                 flow.publish(step, flow.beside(side.weights, step))
                 side.save(flow)

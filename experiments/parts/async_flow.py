@@ -21,8 +21,9 @@ import jax
 import jax.numpy as jnp
 
 from experiments.parts import policy
+from experiments.parts.async_clock import Fleet
 from experiments.parts.async_groups import GroupRows, Groups, make_engine, make_place
-from experiments.parts.async_shares import WHOLE, Share
+from experiments.parts.async_shares import WHOLE, Share, shares_clock, shares_of
 from experiments.parts.run import Step
 from experiments.parts.sample_groups import Collected
 from experiments.parts.setup import Setup
@@ -58,11 +59,13 @@ class Flow:
       workdir: of the run; gets schedule.jsonl.
       replay: folder of a run whose schedule is followed; None follows config.flow.schedule.
       share: the groups that this process samples, if there are several samplers.
+      exchange: of a sampler that shares its clock with others (async_clock.Fleet).
 
     Attributes:
       rule: admission.Rule.
       counters: admission.Counters.
       ticks: decode calls so far.
+      order: numbers of the batch's groups so far, in its order.
     """
 
     def __init__(
@@ -72,12 +75,21 @@ class Flow:
         workdir: pathlib.Path,
         replay: pathlib.Path | None = None,
         share: Share = WHOLE,
+        exchange: Callable | None = None,
     ):
         settings = setup.config.flow
         self._settings, self._path, self.prompts = settings, workdir / LOG, prompts
-        self.rule, self.counters, self.ticks = rule_of(setup.config, share), Counters(), 0
-        self._engine = make_engine(setup, resumes=self.rule.bound > 0)
-        self._groups = Groups(setup, self._engine, prompts, share)
+        one_clock = shares_clock(setup.config)
+        self.rule, self.counters, self.ticks = rule_of(setup.config, WHOLE if one_clock else share), Counters(), 0
+        self.order: list[int] = []
+        found = shares_of(setup.config, share) if one_clock else [share]
+        self._engines = [make_engine(setup, resumes=self.rule.bound > 0) for _ in found]
+        streams = [prompts, *(policy.own_prompts(setup)[1] for _ in found[1:])]
+        members = [Groups(setup, *own) for own in zip(self._engines, streams, found, strict=True)]
+        self._groups = members[0]
+        if one_clock:
+            by_index = dict(zip([own.index for own in found], members, strict=True))
+            self._groups = Fleet(by_index, settings.samplers, self.rule.batch, exchange)
         self._place, self._params, self._is_warm = make_place(setup), None, False
         self._part = part_of(setup.config)
         self._recorded = None if replay is None else read_schedule(replay)
@@ -93,8 +105,9 @@ class Flow:
     def __exit__(self, *error) -> None:
         if self._pool is not None:
             self._pool.shutdown()
-        with contextlib.suppress(Exception):
-            self._engine.abort()
+        for engine in self._engines:
+            with contextlib.suppress(Exception):
+                engine.abort()
 
     def looks(self, step: Step) -> bool:
         """Whether rows are scored before the updates: for the group view, or for the sampler's gap by lag."""
@@ -109,7 +122,7 @@ class Flow:
         return found | {"train_s": self._train_s, "beside_s": max(found["train_s"] - self._train_s, 0.0)}
 
     def _cache_size(self) -> int:
-        return self._engine.compile_count()
+        return sum(engine.compile_count() for engine in self._engines)
 
     def begun(self, version: int, params: Params) -> "Flow":
         """The flow itself, whose sampler has the weights of `version`."""
@@ -130,7 +143,8 @@ class Flow:
         self._params = self._place(params)
         self.counters = self.counters._replace(version=version)
         if not self._is_warm:
-            self._engine.warm_up(self._params)
+            for engine in self._engines:
+                engine.warm_up(self._params)
             self._is_warm = True
         if self._settings.in_flight == "interrupt":
             self._groups.hold()
@@ -145,15 +159,15 @@ class Flow:
         if not self._settings.streaming:
             yield self.take()
             return
-        numbers, found = [], []
-        while (left := self.rule.batch - len(numbers)) > 0:
+        self.order, found = [], []
+        while (left := self.rule.batch - len(self.order)) > 0:
             self._admit()
             while (number := admission.next_group(self.rule, self.counters, self._inside(), left)) is None:
                 self._call()
-            numbers.append(number)
+            self.order.append(number)
             found += self._groups.take([number])
             if left == 1:
-                self._compose(numbers)
+                self._compose()
             if len(found) == (size or self._part):
                 yield found
                 found = []
@@ -163,13 +177,14 @@ class Flow:
         self._admit()
         while (numbers := admission.next_batch(self.rule, self.counters, self._inside())) is None:
             self._call()
-        self._compose(numbers)
+        self.order = numbers
+        self._compose()
         return self._groups.take(numbers)
 
-    def _compose(self, numbers: list[int]) -> None:
-        """Notes the groups of a batch, in their order."""
-        self._event = {"step": self.counters.version + 1, "start": self.ticks, "groups": numbers}
-        self.counters = self.counters._replace(taken=self.counters.taken + len(numbers))
+    def _compose(self) -> None:
+        """Notes the groups of a batch."""
+        self._event = {"step": self.counters.version + 1, "start": self.ticks, "groups": self.order}
+        self.counters = self.counters._replace(taken=self.counters.taken + len(self.order))
 
     def beside(self, train: Callable, *arguments) -> Any:
         """Trains, and samples meanwhile with the weights of before. Returns what `train` returns.

@@ -13,14 +13,16 @@ import contextlib
 import json
 import pathlib
 import secrets
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from experiments.parts import async_shards, origin, policy
 from experiments.parts.async_beats import Beat, Watch, wait
+from experiments.parts.async_clock import make_exchange
 from experiments.parts.async_flow import Flow, part_of, rule_of
 from experiments.parts.async_groups import GroupRows, completion_of, trajectory_of
-from experiments.parts.async_shares import WHOLE, Share, check_several, names_of
+from experiments.parts.async_shares import WHOLE, Share, check_several, names_of, shares_clock
 from experiments.parts.check_config import leaves
 from experiments.parts.run import Step
 from experiments.parts.sample_groups import Collected
@@ -35,6 +37,7 @@ from rl_jax.runs.logging import write_atomically
 KEY = b"rl_jax.async"  # of a table's metadata: the record of a group, and what the sampler counted
 TRAINER = "trainer"  # who beats
 POLL_S = 1.0
+PLACES_S = 0.02
 KEPT = 3  # states of a sampler: a trainer is at most one version ahead of it
 SHARED = ("seed", "task", "sample", "rollout", "flow")  # of the config: rows depend on it, and the weights do not tell
 OWN = ("task.data_dir", "flow.measure", *origin.MAY_CHANGE)  # may differ all the same
@@ -113,9 +116,8 @@ class Trainer:
         step = self.counters.version + 1
         # Of several samplers one may be ahead: then what has finished first need not be of this batch, or part.
         several = self._settings.samplers > 1
-        which = {"numbers": range(first, first + size)} if several else {}
         taken = wait(
-            lambda: self._link.take(size, POLL_S, **which),
+            lambda: self._take_places(range(first, first + size)) if several else self._link.take(size, POLL_S),
             self._settings.timeout_s,
             f"groups of step {step} from the sampler{'s' if several else ''}",
             watch=self._watch,
@@ -129,6 +131,14 @@ class Trainer:
             steps = sorted({said["step"] for _, said in found})
             raise RuntimeError(f"step {step} got groups that the sampler made for steps {steps}: the two runs differ")
         return [group for group, _ in found]
+
+    def _take_places(self, places: range) -> list[Group]:
+        """The groups that their samplers counted so; [] if they are not all there."""
+        there = dict(self._link.waiting())
+        if any(place not in there for place in places):
+            time.sleep(PLACES_S)
+            return []
+        return self._link.take(len(places), numbers=[there[place] for place in places])
 
     def _check_shared(self, number: int, theirs: dict[str, Any]) -> None:
         """Raises ValueError if a group was sampled with another config than this side's; names the fields."""
@@ -228,7 +238,6 @@ class Sampler:
         check_two(setup.config)
         self._setup, self._link, self._folder, self._share = setup, link, folder, share
         self._patience, self._shared = setup.config.flow.timeout_s, shared(setup.config)
-        self._put = 0  # groups of this batch so far
         disk.lock(folder)
         self._end, self._watch = self._last_end(), Watch(link, [TRAINER])
 
@@ -267,12 +276,11 @@ class Sampler:
 
     def put(self, flow: Flow, groups: list[GroupRows]) -> None:
         """Hands groups of a batch over, in its order. What was counted is said with the last of them."""
-        first, size = self._put, flow.rule.batch
-        self._put = first + len(groups) if first + len(groups) < size else 0
-        metrics = {} if self._put else flow.metrics()
+        size, batch = flow.rule.batch, self._setup.config.sample.prompts_per_step
+        metrics = flow.metrics() if len(flow.order) == size else {}
         said = {"step": flow.counters.version + 1, "metrics": metrics, "config": self._shared}
-        places = range(flow.counters.version * size + first, flow.counters.version * size + first + len(groups))
-        order = [self._share.number(place, size * self._share.count) for place in places]
+        places = [flow.counters.version * size + flow.order.index(group.number) for group in groups]
+        order = places if size == batch else [self._share.number(place, batch) for place in places]
         packed = [pack(group, number, said) for group, number in zip(groups, order, strict=True)]
         what = f"room for the groups of step {said['step']}"
         self._wait(lambda: self._link.put(packed, POLL_S), what)
@@ -291,6 +299,10 @@ class Sampler:
                 return slices and async_shards.place(slices, self._setup.param_shardings)
 
         return self._wait(look, what)
+
+    def exchange(self) -> Callable | None:
+        """Of Flow, if the samplers share a clock."""
+        return make_exchange(self._link, self._share, self._wait) if shares_clock(self._setup.config) else None
 
     def _wait(self, look: Callable[[], Any], what: str) -> Any:
         return wait(look, self._patience, what, self._ended, watch=self._watch)

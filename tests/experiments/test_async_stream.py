@@ -1,4 +1,9 @@
-"""flow.streaming: a step whose parts are trained as they come is the step on the whole batch, on one process or two."""
+"""flow.streaming: a step whose parts are trained as they come is the step on the whole batch, on one process or three.
+
+The runs have two samplers under one clock (async_clock): in one process, or each in its own.
+"""
+
+import threading
 
 import jax
 import numpy as np
@@ -10,14 +15,15 @@ from experiments.parts.setup import load_params, make_setup
 from rl_jax.runs.logging import read_jsonl
 from tests.experiments.shared_programs import share_programs, sharing  # noqa: F401  fixtures
 from tests.experiments.small import kept_signals  # noqa: F401  a fixture
-from tests.experiments.test_grpo_async import of, same_files, sampling, train_to_the_end
+from tests.experiments.test_async_shares import sample
+from tests.experiments.test_grpo_async import of, train_to_the_end
 
-FIELDS = dict(sample__prompts_per_step=4, train__micro_batches=2, train__steps=2, eval__every=2, seed=1)
+FIELDS = dict(sample__prompts_per_step=4, train__micro_batches=2, train__steps=3, eval__every=3, seed=1)
 
 
 def streamed(folder, flow=None, **fields):
-    """The smallest run, of 4 groups in 2 parts."""
-    return of(folder, dict(streaming=True) | (flow or {}), **FIELDS | fields)
+    """The smallest run, of 4 groups in 2 parts, and of 2 samplers."""
+    return of(folder, dict(streaming=True, samplers=2) | (flow or {}), **FIELDS | fields)
 
 
 @pytest.fixture(scope="module")
@@ -48,12 +54,22 @@ def test_parts_are_the_whole_batch(tmp_path, undisturbed):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("kept_signals")
-def test_two_processes_that_die_inside_a_batch_are_one_to_the_byte(tmp_path, undisturbed):
-    config, of_trainer, of_sampler = streamed(undisturbed), [4], [7]  # messages until death: in the second batch
-    with sampling(config, tmp_path / "run", of_sampler):
-        train_to_the_end(config, tmp_path / "run", of_trainer)
-    assert not of_trainer and not of_sampler
-    same_files(undisturbed / "run", tmp_path / "run")
+def test_two_samplers_and_a_trainer_that_die_inside_a_batch_are_one_process(tmp_path, undisturbed):
+    config, of_trainer, of_samplers = streamed(undisturbed), [4], [[], [4]]  # messages until death: in the second batch
+    sides = [threading.Thread(target=sample, args=(config, tmp_path, i, of_samplers[i])) for i in range(2)]
+    for side in sides:
+        side.start()
+    try:
+        train_to_the_end(config, tmp_path, of_trainer)
+    finally:
+        for side in sides:
+            side.join(600)
+    assert of_samplers == [[], []] and of_trainer == [] and not any(side.is_alive() for side in sides)
+    for name in ("samples.jsonl", "final.json", "group_view.jsonl"):
+        assert (undisturbed / "run" / name).read_bytes() == (tmp_path / name).read_bytes(), name
+    one, three = (read_jsonl(folder / "metrics.jsonl") for folder in (undisturbed / "run", tmp_path))
+    # A sampler counts its own rows only.
+    assert [{k: v for k, v in row.items() if not k.startswith("flow/")} for row in one] == three
 
 
 @pytest.mark.parametrize(
