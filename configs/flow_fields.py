@@ -10,7 +10,7 @@ FLOW = {
     "flow.in_flight": 'Rows in flight at new weights. "interrupt": caches anew; "drain": end first; "keep": go on.',
     "flow.decode_steps": "Tokens per row of one decode call. 0: the engine's own, 64.",
     "flow.measure": "Score rows before the updates, for the sampler's gap by lag. Costs a forward if no term needs it.",
-    "flow.samplers": "Processes that sample, each its share of every batch. Of a delay line only.",
+    "flow.samplers": "Processes that sample, each its share of every batch. In a counted schedule.",
     "flow.streaming": "Train on groups as they end: train.micro_batches parts of a batch, one division at its end.",
     "flow.timeout_s": "Seconds that one of two processes waits for the other. Then it ends with an error.",
 }

@@ -92,5 +92,5 @@ def test_what_couples_a_batch_is_refused_by_name(tmp_path, monkeypatch, fields, 
     if "batch_centered" not in words:  # tried on arrays, which takes a second
         monkeypatch.setattr("experiments.parts.streaming.couplings", lambda config: [])
     with pytest.raises(ValueError, match=f"flow.streaming=True trains groups as they come: {words}"):
-        async_check.checked(streamed(tmp_path, **fields))
-    async_check.checked(streamed(tmp_path, dict(streaming=False), **fields))
+        async_check.checked(streamed(tmp_path, dict(samplers=1), **fields))
+    async_check.checked(streamed(tmp_path, dict(samplers=1, streaming=False), **fields))
