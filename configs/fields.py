@@ -7,6 +7,7 @@ ones are here too. tests/configs/test_fields.py checks that no field is missing 
 """
 
 from configs.control.fields import CONTROL
+from configs.flow_fields import FLOW
 from configs.masked_diffusion_fields import MASKED_DIFFUSION
 from configs.preferences.fields import PREFERENCES
 from configs.tasks.fields import TASK
@@ -127,17 +128,6 @@ MODEL = {
     **_under("rollout", dict(weights='Sampler: "int8", "fp8"; "": as trained.', cache='As weights; "": model.dtype.')),
     "rollout.mesh": 'Mesh for sampling, if it differs from `mesh`. "": the same.',
     "rollout.devices": 'Devices of rollout.mesh: "shared" with training, or "separate" (additional ones).',
-    "flow.eta": "Versions that sampling may run ahead of training. 0: experiments.grpo, bit for bit.",
-    "flow.age": "The oldest that a trained row may be, in versions. Its oldest token counts; the trainer waits.",
-    "flow.order": 'Groups of a batch. "ready": the oldest finished; "oldest"; "drop": ready, but none above eta.',
-    "flow.max_running": "Groups that are sampled at once, at most. 0: as many as eta allows.",
-    "flow.schedule": 'Clock of a run. "counted": decode calls or steps, the same bits always; "free": the wall clock.',
-    "flow.train_ticks": "Decode calls beside one train step. In a counted schedule.",
-    "flow.in_flight": 'Rows in flight at new weights. "interrupt": caches anew; "drain": end first; "keep": go on.',
-    "flow.decode_steps": "Tokens per row of one decode call. 0: the engine's own, 64.",
-    "flow.measure": "Score rows before the updates, for the sampler's gap by lag. Costs a forward if no term needs it.",
-    "flow.samplers": "Processes that sample, each its share of every batch. Of a delay line only.",
-    "flow.timeout_s": "Seconds that one of two processes waits for the other. Then it ends with an error.",
     "agent.env": 'Environment of the episodes. Of rl_jax.envs.text, or your own, "module:Class".',
     "agent.max_turns": "Turns of the model per episode, at most.",
     "agent.max_turn_tokens": "Tokens of one turn, at most. 0: what fits.",
@@ -293,7 +283,7 @@ POLICY = {
     "critic.value_coef": "Weight of the value loss if the trunk is shared.",
 }
 
-FIELDS = RUN | TASK | MODEL | TRAINING | POLICY | PREFERENCES | CONTROL | MASKED_DIFFUSION
+FIELDS = RUN | TASK | MODEL | TRAINING | POLICY | FLOW | PREFERENCES | CONTROL | MASKED_DIFFUSION
 FIELDS |= _under("fit.optimizer", {"learning_rate": "Learning rate of Adam."} | ADAM)
 
 

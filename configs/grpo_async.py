@@ -30,6 +30,7 @@ def flow(**changes) -> dict:
         measure=True,
         timeout_s=1800.0,
         samplers=1,
+        streaming=False,
     )
     return fields | changes
 

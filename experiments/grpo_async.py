@@ -4,8 +4,9 @@
 
 Each step: groups that have finished -> rewards -> advantages -> old and reference log-probs -> updates, and beside
 them decode calls for the groups to come. config.flow says how far sampling may run ahead (eta), how old a row may get
-(age), and what becomes of rows in flight when new weights arrive. With eta=0 a run is that of experiments.grpo, bit for
-bit. The same command resumes an interrupted run, with every row that was begun. --role: the same run as processes.
+(age), what becomes of rows in flight when new weights arrive, and whether groups are trained on as they end
+(streaming). With eta=0 a run is that of experiments.grpo, bit for bit. The same command resumes an interrupted run,
+with every row that was begun. --role: the same run as processes.
 """
 
 import contextlib
@@ -20,14 +21,14 @@ from experiments.parts.async_collect import AsyncCollector
 from experiments.parts.async_flow import Flow
 from experiments.parts.async_links import ROLES, Secrets, make_link
 from experiments.parts.async_roles import Ended, Sampler, make_flow
-from experiments.parts.async_shares import names_of, share_of
+from experiments.parts.async_shares import names_of, share_of, shares_clock
+from experiments.parts.async_stream import Part, make_learner
 from experiments.parts.judging import make_evaluate
 from experiments.parts.packers import RolloutPacker
-from experiments.parts.policy_steps import make_policy_batch, score, update
+from experiments.parts.policy_steps import make_policy_batch, score
 from experiments.parts.rewards import make_rewards
 from experiments.parts.run import Run, checkpoint_items, state_of
 from experiments.parts.setup import make_setup
-from experiments.parts.training import to_mesh
 from experiments.parts.warm_start import warm_start
 from rl_jax.flow import Link
 from rl_jax.tasks import Task
@@ -53,26 +54,26 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None, replay=None,
     items = loop.restore(checkpoint_items(state, reference=ref_params), flow)
     state, ref_params = state_of(items), items.get("reference")
     with loop, rewards, flow.begun(loop.step, state.params):
-        collect, evaluate = AsyncCollector(setup, rewards, flow), make_evaluate(setup, rewards)
+        collect = AsyncCollector(setup, rewards, packer, flow)
+        evaluate, learn = make_evaluate(setup, rewards), make_learner(loop, setup, programs, packer, collect, state)
         loop.begin(lambda: evaluate(state.params))
         for step in loop.steps():
-            rollout_key, credit_key, order_key = jax.random.split(processes.step_key(state, step.number), 3)
-            collected = collect(state.params, rollout_key, step.clock, ref_params)
-            rows = to_mesh(setup, packer.to_score(collected.judged.rollout))
-            scores, reference = score(config, programs, rows, state.params, ref_params, looks=flow.looks(step))
-            state = trackers.see(estimators, state, collected, step.number)
-            batch, earned = make_policy_batch(programs.assign, collected, scores, reference, credit_key, state.trackers)
-            step.clock.lap("score_s", batch)
-            state, updates, metrics = flow.beside(update, loop, setup, programs, packer, state, batch, order_key)
+            _, credit_key, order_key = jax.random.split(processes.step_key(state, step.number), 3)
+            for collected, rows in collect(step.clock):  # once, or with flow.streaming as groups end
+                scores, reference = score(config, programs, rows, state.params, ref_params, looks=flow.looks(step))
+                state = trackers.see(estimators, state, collected, step.number)
+                made = make_policy_batch(programs.assign, collected, scores, reference, credit_key, state.trackers)
+                learn.add(state.params, step.clock, Part(collected, rows, scores, *made))
+            collected, scores, batch, earned = learn.whole()
+            state, updates, metrics = flow.beside(learn, state, batch, order_key)
             step.clock.lap("train_s")
             metrics |= policy.step_metrics(config, collected, source, updates) | collect.gaps(collected, scores)
             state, metrics = trackers.observe_step(setup.mesh, estimators, state, collected, metrics, earned)
             if step.evaluates:
-                views = (collected.judged, batch, scores, programs.on_host(state.params, rows))
-                metrics |= policy.look(loop, step, setup, evaluate, state.params, *views)
+                metrics |= policy.look(loop, step, setup, evaluate, state.params, *learn.views(state.params))
             ref_params = move(ref_params, state.params, step.number)
             flow.publish(step.number, state.params)
-            step.end(checkpoint_items(state, reference=ref_params), metrics, flow.timings(step, collected, programs))
+            step.end(checkpoint_items(state, reference=ref_params), metrics, flow.timings(step, collected, learn))
     loop.finish(setup, state.params)
 
 
@@ -81,15 +82,17 @@ def run_sampler(config, workdir: pathlib.Path, link: Link, *, task: Task | None 
     setup, share = make_setup(async_check.checked(config), task), share_of(config, index)
     folder = workdir / names_of(share.count)[index]
     side = Sampler(setup, link, folder, share)
-    flow = Flow(setup, policy.own_prompts(setup)[1], folder, share=share)
+    flow = Flow(setup, policy.own_prompts(setup)[1], folder, share=share, exchange=side.exchange())
     with contextlib.closing(side), Beat(link, folder.name), contextlib.suppress(Ended):
         version = side.restore(flow)
         with flow.begun(version, side.weights(version)):
             side.save(flow)
             for step in range(version + 1, config.train.steps + 1):
-                side.put(flow, flow.take())
+                for groups in flow.parts(1):
+                    side.put(flow, groups)
                 if step == config.train.steps:
-                    flow.beside(lambda: None)  # as one process, for its log
+                    if not shares_clock(config):  # others may have ended, and the trainer
+                        flow.beside(lambda: None)  # as one process, for its log
                     return True
                 flow.publish(step, flow.beside(side.weights, step))
                 side.save(flow)

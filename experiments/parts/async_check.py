@@ -1,7 +1,8 @@
 """Checks config.flow, and what else a run of experiments.grpo_async cannot have."""
 
-from experiments.parts import policy, processes
+from experiments.parts import async_stream, policy, processes
 from experiments.parts.async_flow import rule_of
+from experiments.parts.async_shares import check_several
 from rl_jax.core.binding import needs
 
 # What experiments.grpo has and this program does not: (field, the value that is none, why).
@@ -46,6 +47,12 @@ def checked(config):
             "policy at the start of the updates. Set --config.algorithm.behavior_weight.fn=truncated, "
             "take a surrogate that asks for behavior_log_probs, or set flow.eta=0"
         )
+    try:
+        check_several(config)
+    except ValueError as error:
+        problems.append(str(error))
+    if flow.streaming and not problems:
+        problems += async_stream.problems(config)
     if problems:
         raise ValueError("\n".join(problems))
     return config

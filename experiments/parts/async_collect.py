@@ -1,5 +1,7 @@
 """The rows of a step of an asynchronous run: the groups that Flow hands over, judged as those of experiments.grpo."""
 
+from collections.abc import Iterator, Sequence
+
 import jax
 import numpy as np
 
@@ -8,57 +10,77 @@ from experiments.parts.async_flow import Flow
 from experiments.parts.async_groups import GroupRows
 from experiments.parts.clock import Clock
 from experiments.parts.encoding import encode_prompts
-from experiments.parts.judging import Judged, judge
-from experiments.parts.sample_groups import Collected, Collector, Samplers
+from experiments.parts.judging import judge
+from experiments.parts.packers import RolloutPacker
+from experiments.parts.prompts import feedback_of
+from experiments.parts.sample_groups import Collected, join_rows
 from experiments.parts.setup import Setup
+from experiments.parts.training import to_mesh
 from rl_jax.core.binding import needs
-from rl_jax.core.types import Params, TokenScores
+from rl_jax.core.types import Packed, TokenBatch, TokenScores
 from rl_jax.experience import lag
 from rl_jax.rollout.lm.requests import as_rollout
 
 
-class Taking:
-    """The prompts of the groups that a step takes, in the place of the stream's next batch.
-
-    Args:
-      flow: hands over groups.
-    """
-
-    def __init__(self, flow: Flow):
-        self._flow, self.groups = flow, []
-
-    def __next__(self) -> list[dict]:
-        self.groups: list[GroupRows] = self._flow.take()
-        return [group.record for group in self.groups]
-
-    def __getattr__(self, name: str):
-        return getattr(self._flow.prompts, name)
-
-
-class AsyncCollector(Collector):
-    """A Collector whose samples were begun before the step.
+class AsyncCollector:
+    """What sample_groups.Collector is to experiments.grpo; its samples were begun before the step.
 
     Args:
       setup: of the run.
-      rewards: as in Collector.
+      rewards: scores the rows.
+      packer: of the run.
       flow: hands over groups.
     """
 
-    def __init__(self, setup: Setup, rewards, flow: Flow):
-        super().__init__(setup, rewards, Taking(flow), Samplers(flow))
-        self._flow, self._with_versions = flow, asks_versions(setup.config) or flow.rule.bound > 0
+    def __init__(self, setup: Setup, rewards, packer: RolloutPacker, flow: Flow):
+        self._setup, self._rewards, self._packer, self._flow = setup, rewards, packer, flow
+        self._with_versions = asks_versions(setup.config) or flow.rule.bound > 0
 
-    def __call__(self, params: Params, key: jax.Array, clock: Clock, reference: Params | None = None) -> Collected:
-        """As Collector, with the metrics of lag and flow."""
-        collected = super().__call__(params, key, clock, reference)
-        rollout, metrics = collected.judged.rollout, self._flow.metrics()
-        if rollout.versions is not None:
-            lags = np.where(rollout.completion_mask, self._flow.counters.version - rollout.versions, 0)
-            collected = collected._replace(named=collected.named | {"lags": lags.astype(np.int32)})
+    def __call__(self, clock: Clock) -> Iterator[tuple[Collected, TokenBatch | Packed]]:
+        """The step's rows, judged, and as the model reads them.
+
+        All at once, or with flow.streaming part by part, each as soon as it is there.
+
+        Args:
+          clock: gets the laps rollout_s and reward_s.
+        """
+        for groups in self._flow.parts():
+            collected = self._judged(groups, clock)
+            yield collected, to_mesh(self._setup, self._packer.to_score(collected.judged.rollout))
+
+    def _judged(self, groups: Sequence[GroupRows], clock: Clock) -> Collected:
+        setup, settings, prompts = self._setup, self._setup.config.rollout, self._flow.prompts
+        records = [group.record for group in groups]
+        rollout = as_rollout(
+            [row for group in groups for row in group.rows],
+            *encode_prompts(setup, records),
+            completion_length=settings.completion_length,
+            pad_id=setup.task.tokenizer.pad_id,
+            with_versions=self._with_versions,
+        )
+        clock.lap("rollout_s")
+        judged = judge(setup, self._rewards, rollout, records)
+        clock.lap("reward_s")
+        named = prompts.recall(judged.records)
+        prompts.feedback(feedback_of([judged], setup.config.sample.group_size))
+        if (versions := judged.rollout.versions) is not None:
+            lags = np.where(judged.rollout.completion_mask, self._flow.counters.version - versions, 0)
+            named |= {"lags": lags.astype(np.int32)}
+        return Collected(judged, None, {}, named=named)
+
+    def joined(self, parts: Sequence[Collected]) -> Collected:
+        """The whole step, with the metrics of its prompts, of lag and of flow. Judges that learn do so."""
+        judged = parts[0].judged
+        if len(parts) > 1:
+            judged = join_rows([part.judged for part in parts], self._setup.task.tokenizer.pad_id)
+            counts = {name: sum(getattr(part.judged.result, name) for part in parts) for name in COUNTS}
+            judged = judged._replace(result=judged.result._replace(**counts))
+        metrics, rollout = self._flow.prompts.metrics() | self._flow.metrics(), judged.rollout
         if self._flow.rule.bound:
             found = (self._flow.counters.version, rollout.versions, rollout.completion_mask)
             metrics |= lag.lag_metrics(*found, bound=self._flow.rule.bound)
-        return collected._replace(metrics=collected.metrics | metrics)
+        metrics |= self._rewards.learn(judged) if self._rewards else {}
+        return Collected(judged, None, metrics, named=join([part.named for part in parts]))
 
     def gaps(self, collected: Collected, scores: TokenScores | None) -> dict[str, float]:
         """The sampler's gap and effective sample size by lag; {} without scores, or if nothing can be stale."""
@@ -68,19 +90,13 @@ class AsyncCollector(Collector):
         arrays = (rollout.versions, rollout.completion_mask, np.asarray(scores.log_probs), rollout.sampled_log_probs)
         return lag.gaps_by_lag(self._flow.counters.version, *arrays, bound=self._flow.rule.bound)
 
-    def _sample(self, generate, records, params, key, own_prompts, clock: Clock) -> Judged:
-        setup, settings = self._setup, self._setup.config.rollout
-        rollout = as_rollout(
-            [row for group in self._prompts.groups for row in group.rows],
-            *encode_prompts(setup, records),
-            completion_length=settings.completion_length,
-            pad_id=setup.task.tokenizer.pad_id,
-            with_versions=self._with_versions,
-        )
-        clock.lap("rollout_s")
-        judged = judge(setup, self._rewards, rollout, records, own_prompts, setup.config.sample.prompts_per_step)
-        clock.lap("reward_s")
-        return judged
+
+COUNTS = ("num_timeouts", "num_errors")
+
+
+def join(parts: Sequence):
+    """Trees of rows as one, on the host; a single one as it is."""
+    return parts[0] if len(parts) == 1 else jax.tree.map(lambda *rows: np.concatenate(rows), *parts)
 
 
 def asks_versions(config) -> bool:

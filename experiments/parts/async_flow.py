@@ -14,15 +14,16 @@ import contextlib
 import json
 import pathlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from experiments.parts import policy
+from experiments.parts.async_clock import Fleet
 from experiments.parts.async_groups import GroupRows, Groups, make_engine, make_place
-from experiments.parts.async_shares import WHOLE, Share
+from experiments.parts.async_shares import WHOLE, Share, shares_clock, shares_of
 from experiments.parts.run import Step
 from experiments.parts.sample_groups import Collected
 from experiments.parts.setup import Setup
@@ -41,6 +42,11 @@ def rule_of(config, share: Share = WHOLE) -> Rule:
     return Rule(config.sample.prompts_per_step // share.count, flow.eta, flow.age, flow.order, flow.max_running).check()
 
 
+def part_of(config) -> int:
+    """Groups of a micro-batch: with flow.streaming they are trained as soon as they are there."""
+    return config.sample.prompts_per_step // config.train.micro_batches
+
+
 class Flow:
     """Samples groups beside the training.
 
@@ -53,11 +59,13 @@ class Flow:
       workdir: of the run; gets schedule.jsonl.
       replay: folder of a run whose schedule is followed; None follows config.flow.schedule.
       share: the groups that this process samples, if there are several samplers.
+      exchange: of a sampler that shares its clock with others (async_clock.Fleet).
 
     Attributes:
       rule: admission.Rule.
       counters: admission.Counters.
       ticks: decode calls so far.
+      order: numbers of the batch's groups so far, in its order.
     """
 
     def __init__(
@@ -67,13 +75,23 @@ class Flow:
         workdir: pathlib.Path,
         replay: pathlib.Path | None = None,
         share: Share = WHOLE,
+        exchange: Callable | None = None,
     ):
         settings = setup.config.flow
         self._settings, self._path, self.prompts = settings, workdir / LOG, prompts
-        self.rule, self.counters, self.ticks = rule_of(setup.config, share), Counters(), 0
-        self._engine = make_engine(setup, resumes=self.rule.bound > 0)
-        self._groups = Groups(setup, self._engine, prompts, share)
+        one_clock = shares_clock(setup.config)
+        self.rule, self.counters, self.ticks = rule_of(setup.config, WHOLE if one_clock else share), Counters(), 0
+        self.order: list[int] = []
+        found = shares_of(setup.config, share) if one_clock else [share]
+        self._engines = [make_engine(setup, resumes=self.rule.bound > 0) for _ in found]
+        streams = [prompts, *(policy.own_prompts(setup)[1] for _ in found[1:])]
+        members = [Groups(setup, *own) for own in zip(self._engines, streams, found, strict=True)]
+        self._groups = members[0]
+        if one_clock:
+            by_index = dict(zip([own.index for own in found], members, strict=True))
+            self._groups = Fleet(by_index, settings.samplers, self.rule.batch, exchange)
         self._place, self._params, self._is_warm = make_place(setup), None, False
+        self._part = part_of(setup.config)
         self._recorded = None if replay is None else read_schedule(replay)
         self._free = settings.schedule == "free" and replay is None
         self._pool = concurrent.futures.ThreadPoolExecutor(1) if self._free else None
@@ -87,23 +105,24 @@ class Flow:
     def __exit__(self, *error) -> None:
         if self._pool is not None:
             self._pool.shutdown()
-        with contextlib.suppress(Exception):
-            self._engine.abort()
+        for engine in self._engines:
+            with contextlib.suppress(Exception):
+                engine.abort()
 
     def looks(self, step: Step) -> bool:
         """Whether rows are scored before the updates: for the group view, or for the sampler's gap by lag."""
         return step.evaluates or (self._settings.measure and self.rule.bound > 0)
 
-    def timings(self, step: Step, collected: Collected, programs: policy.PolicyPrograms) -> dict[str, float]:
-        """The timings of one step; the engine's programs are counted in the place of the sampler's.
+    def timings(self, step: Step, collected: Collected, learn: Any) -> dict[str, float]:
+        """The timings of one step; the engine's programs are counted in the place of the sampler's. learn: AtOnce.
 
         Of the lap train_s, which is that of `beside`, train_s keeps the updates; beside_s is what they did not cover.
         """
-        found = policy.timings(step, collected, programs._replace(generate=self))
+        found = policy.timings(step, collected, learn.programs._replace(generate=self))
         return found | {"train_s": self._train_s, "beside_s": max(found["train_s"] - self._train_s, 0.0)}
 
     def _cache_size(self) -> int:
-        return self._engine.compile_count()
+        return sum(engine.compile_count() for engine in self._engines)
 
     def begun(self, version: int, params: Params) -> "Flow":
         """The flow itself, whose sampler has the weights of `version`."""
@@ -124,24 +143,48 @@ class Flow:
         self._params = self._place(params)
         self.counters = self.counters._replace(version=version)
         if not self._is_warm:
-            self._engine.warm_up(self._params)
+            for engine in self._engines:
+                engine.warm_up(self._params)
             self._is_warm = True
         if self._settings.in_flight == "interrupt":
             self._groups.hold()
         self._groups.go_on()
 
-    def take(self) -> list[GroupRows]:
-        """The groups of the next batch; decodes until they are there.
+    def parts(self, size: int = 0) -> Iterator[list[GroupRows]]:
+        """The next batch: the whole of it, or with flow.streaming parts of it, each as soon as it is there.
 
-        Raises:
-          RuntimeError: if a replayed run makes other choices than the recorded one.
+        Args:
+          size: groups of a part; 0 is that of a micro-batch.
         """
+        if not self._settings.streaming:
+            yield self.take()
+            return
+        self.order, found = [], []
+        while (left := self.rule.batch - len(self.order)) > 0:
+            self._admit()
+            while (number := admission.next_group(self.rule, self.counters, self._inside(), left)) is None:
+                self._call()
+            self.order.append(number)
+            found += self._groups.take([number])
+            if left == 1:
+                self._compose()
+            if len(found) == (size or self._part):
+                yield found
+                found = []
+
+    def take(self) -> list[GroupRows]:
+        """The groups of the next batch; decodes until they are there."""
         self._admit()
         while (numbers := admission.next_batch(self.rule, self.counters, self._inside())) is None:
             self._call()
-        self._event = {"step": self.counters.version + 1, "start": self.ticks, "groups": numbers}
-        self.counters = self.counters._replace(taken=self.counters.taken + len(numbers))
+        self.order = numbers
+        self._compose()
         return self._groups.take(numbers)
+
+    def _compose(self) -> None:
+        """Notes the groups of a batch."""
+        self._event = {"step": self.counters.version + 1, "start": self.ticks, "groups": self.order}
+        self.counters = self.counters._replace(taken=self.counters.taken + len(self.order))
 
     def beside(self, train: Callable, *arguments) -> Any:
         """Trains, and samples meanwhile with the weights of before. Returns what `train` returns.

@@ -9,20 +9,20 @@ may be killed between any two messages, and comes back by the same command: grou
 sampler is told so, and the sampler writes its own state whenever new weights have entered.
 """
 
+import contextlib
 import json
 import pathlib
 import secrets
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
-import jax
-import numpy as np
-
-from experiments.parts import origin, policy
+from experiments.parts import async_shards, origin, policy
 from experiments.parts.async_beats import Beat, Watch, wait
-from experiments.parts.async_flow import Flow, rule_of
+from experiments.parts.async_clock import make_exchange
+from experiments.parts.async_flow import Flow, part_of, rule_of
 from experiments.parts.async_groups import GroupRows, completion_of, trajectory_of
-from experiments.parts.async_shares import WHOLE, Share, check_several, names_of
+from experiments.parts.async_shares import WHOLE, Share, check_several, names_of, shares_clock
 from experiments.parts.check_config import leaves
 from experiments.parts.run import Step
 from experiments.parts.sample_groups import Collected
@@ -37,6 +37,7 @@ from rl_jax.runs.logging import write_atomically
 KEY = b"rl_jax.async"  # of a table's metadata: the record of a group, and what the sampler counted
 TRAINER = "trainer"  # who beats
 POLL_S = 1.0
+PLACES_S = 0.02
 KEPT = 3  # states of a sampler: a trainer is at most one version ahead of it
 SHARED = ("seed", "task", "sample", "rollout", "flow")  # of the config: rows depend on it, and the weights do not tell
 OWN = ("task.data_dir", "flow.measure", *origin.MAY_CHANGE)  # may differ all the same
@@ -66,7 +67,7 @@ class Trainer:
         self._shared, self._beat = shared(setup.config), Beat(link, TRAINER)
         self._watch = Watch(link, names_of(setup.config.flow.samplers))
         self.rule, self.counters, self.prompts = rule_of(setup.config), Counters(), prompts
-        self._taken, self._metrics = [], {}
+        self._part, self._taken, self._metrics = part_of(setup.config), [], {}
 
     def __enter__(self) -> "Trainer":
         self._beat.__enter__()
@@ -84,9 +85,9 @@ class Trainer:
         """See Flow."""
         return step.evaluates or (self._settings.measure and self.rule.bound > 0)
 
-    def timings(self, step: Step, collected: Collected, programs: policy.PolicyPrograms) -> dict[str, float]:
+    def timings(self, step: Step, collected: Collected, learn: Any) -> dict[str, float]:
         """See Flow."""
-        return policy.timings(step, collected, programs._replace(generate=self))
+        return policy.timings(step, collected, learn.programs._replace(generate=self))
 
     def begun(self, version: int, params: Params) -> "Trainer":
         """See Flow. What a trainer before this one took after this version waits again."""
@@ -95,34 +96,49 @@ class Trainer:
         return self
 
     def publish(self, version: int, params: Params) -> None:
-        """See Flow. A copy leaves: the next train step may donate the buffers."""
+        """See Flow. A copy leaves, shard by shard: the next train step may donate the buffers."""
         if self._taken:
             self._link.acknowledge(version, [group.number for group in self._taken])
             self._taken = []
         self.counters = self.counters._replace(version=version)
-        self._link.publish(version, jax.tree.map(np.array, jax.device_get(params)))
+        self._link.publish(version, async_shards.cut(params))
 
-    def take(self) -> list[GroupRows]:
-        """The next batch of the sampler."""
-        step, size = self.counters.version + 1, self.rule.batch
-        # Of several samplers one may be a batch ahead: then what has finished first need not be of this batch.
+    def parts(self) -> Iterator[list[GroupRows]]:
+        """The next batch: the whole of it, or with flow.streaming parts of it, each as soon as it is there."""
+        size = self.rule.batch
+        part = self._part if self._settings.streaming else size
+        for first in range(self.counters.version * size, (self.counters.version + 1) * size, part):
+            yield self._take(first, part)
+        self.counters = self.counters._replace(taken=self.counters.taken + size)
+
+    def _take(self, first: int, size: int) -> list[GroupRows]:
+        """The next groups of the sampler. first: what the sampler counts them from."""
+        step = self.counters.version + 1
+        # Of several samplers one may be ahead: then what has finished first need not be of this batch, or part.
         several = self._settings.samplers > 1
-        which = {"numbers": range((step - 1) * size, step * size)} if several else {}
-        self._taken = wait(
-            lambda: self._link.take(size, POLL_S, **which),
+        taken = wait(
+            lambda: self._take_places(range(first, first + size)) if several else self._link.take(size, POLL_S),
             self._settings.timeout_s,
             f"groups of step {step} from the sampler{'s' if several else ''}",
             watch=self._watch,
         )
-        found = [unpack(group) for group in self._taken]
+        self._taken += taken
+        found = [unpack(group) for group in taken]
         for group, said in found:
             self._check_shared(group.number, said.get("config", {}))
-        self._metrics = {} if several else found[0][1]["metrics"]  # a sampler counts its own share only
+        self._metrics = {} if several else found[-1][1]["metrics"]  # a sampler counts its own share only
         if {said["step"] for _, said in found} != {step}:
             steps = sorted({said["step"] for _, said in found})
             raise RuntimeError(f"step {step} got groups that the sampler made for steps {steps}: the two runs differ")
-        self.counters = self.counters._replace(taken=self.counters.taken + size)
         return [group for group, _ in found]
+
+    def _take_places(self, places: range) -> list[Group]:
+        """The groups that their samplers counted so; [] if they are not all there."""
+        there = dict(self._link.waiting())
+        if any(place not in there for place in places):
+            time.sleep(PLACES_S)
+            return []
+        return self._link.take(len(places), numbers=[there[place] for place in places])
 
     def _check_shared(self, number: int, theirs: dict[str, Any]) -> None:
         """Raises ValueError if a group was sampled with another config than this side's; names the fields."""
@@ -240,7 +256,7 @@ class Sampler:
 
     def _first(self) -> int:
         what = "the trainer's first weights"
-        version, _ = self._wait(lambda: self._link.newest(-1, POLL_S), what)
+        version = self._wait(lambda: self._link.slices(timeout_s=POLL_S), what).version
         if version != 0:
             raise ValueError(
                 f"the trainer is at version {version}, and {self._folder} has no state of a sampler: bring back that "
@@ -259,23 +275,34 @@ class Sampler:
         return sorted((int(path.stem.removeprefix("state_")), path) for path in self._folder.glob("state_*.json"))
 
     def put(self, flow: Flow, groups: list[GroupRows]) -> None:
-        """Hands a batch over, in its order."""
-        said = {"step": flow.counters.version + 1, "metrics": flow.metrics(), "config": self._shared}
-        first, count = flow.counters.version * len(groups), len(groups) * self._share.count
-        order = [self._share.number(first + place, count) for place in range(len(groups))]
+        """Hands groups of a batch over, in its order. What was counted is said with the last of them."""
+        size, batch = flow.rule.batch, self._setup.config.sample.prompts_per_step
+        metrics = flow.metrics() if len(flow.order) == size else {}
+        said = {"step": flow.counters.version + 1, "metrics": metrics, "config": self._shared}
+        places = [flow.counters.version * size + flow.order.index(group.number) for group in groups]
+        order = places if size == batch else [self._share.number(place, batch) for place in places]
         packed = [pack(group, number, said) for group, number in zip(groups, order, strict=True)]
         what = f"room for the groups of step {said['step']}"
         self._wait(lambda: self._link.put(packed, POLL_S), what)
 
     def weights(self, version: int) -> Params:
-        """The trainer's weights of this version, on this side's devices; waits for them.
+        """The trainer's weights of this version, on this side's mesh, which may be another; waits for them.
 
         Raises:
           Ended: if the trainer has ended before.
         """
         what = f"the trainer's weights of version {version}"
-        params = self._wait(lambda: self._link.weights(version, POLL_S), what)
-        return jax.device_put(params, self._setup.param_shardings)
+
+        def look() -> Params | None:
+            with contextlib.suppress(FileNotFoundError):  # a trainer that comes back withdraws versions
+                slices = self._link.slices(version, POLL_S)
+                return slices and async_shards.place(slices, self._setup.param_shardings)
+
+        return self._wait(look, what)
+
+    def exchange(self) -> Callable | None:
+        """Of Flow, if the samplers share a clock."""
+        return make_exchange(self._link, self._share, self._wait) if shares_clock(self._setup.config) else None
 
     def _wait(self, look: Callable[[], Any], what: str) -> Any:
         return wait(look, self._patience, what, self._ended, watch=self._watch)

@@ -3,9 +3,10 @@
     python -m experiments.grpo_async ... --config.flow.samplers=2 --role=trainer
     python -m experiments.grpo_async ... --config.flow.samplers=2 --role=sampler --sampler=0      # and --sampler=1
 
-Sampler i of N has the groups of place p in a batch with p mod N = i. Its clock, decode calls, is its own, so what a
-batch is and which weights drew it must not depend on a clock: the batch is the B oldest groups, and those that were
-let in end before new weights enter (flow.order=oldest, flow.in_flight=drain: the delay lines `delay1` to `delay16`).
+Sampler i of N has the groups of place p in a batch with p mod N = i. In a delay line (flow.order=oldest,
+flow.in_flight=drain: `delay1` to `delay16`) its clock, decode calls, is its own: the batch is the B oldest groups, and
+those that were let in end before new weights enter, so neither depends on a clock. With other orders the samplers make
+their decode calls together (async_clock).
 
 With flow.samplers above 1 the engine has programs of one shape, in one process, too: one process, two samplers and
 three give the same bits. With flow.samplers=1, which has smaller programs for fewer rows, a log-prob's last bit may
@@ -36,6 +37,9 @@ class Share(NamedTuple):
         return records[self.index :: self.count]
 
 
+# What makes batches and their weights depend on no clock.
+OWN_CLOCK = {"order": "oldest", "in_flight": "drain", "max_running": 0}
+
 WHOLE = Share()  # of a run with one sampler
 
 
@@ -58,17 +62,28 @@ def share_of(config, index: int) -> Share:
     return Share(index, config.flow.samplers)
 
 
+def shares_clock(config) -> bool:
+    """Whether the groups of this config depend on decode calls of all samplers: all but those of a delay line."""
+    flow = config.flow
+    return flow.samplers > 1 and any(flow[name] != value for name, value in OWN_CLOCK.items())
+
+
+def shares_of(config, share: Share) -> list[Share]:
+    """The samplers of a process: this share, or all of them in the process that has the whole."""
+    return [Share(index, config.flow.samplers) for index in range(config.flow.samplers)] if share == WHOLE else [share]
+
+
 def check_several(config) -> None:
-    """Raises ValueError if the groups of this config depend on the clock of a sampler, and there are several."""
-    flow, batch = config.flow, config.sample.prompts_per_step
+    """Raises ValueError if there are several samplers, and they cannot be one to the bit."""
+    flow, sample = config.flow, config.sample
     if flow.samplers == 1:
         return
-    wanted = {"order": "oldest", "in_flight": "drain", "max_running": 0, "schedule": "counted"}
-    wrong = [f"flow.{name}={flow[name]!r}, not {value!r}" for name, value in wanted.items() if flow[name] != value]
-    if batch % flow.samplers:
-        wrong.append(f"sample.prompts_per_step={batch}, no multiple of {flow.samplers}")
+    wrong = []
+    if flow.schedule != "counted":
+        wrong.append(f"flow.schedule={flow.schedule!r}: their clock is their decode calls, 'counted'")
+    if sample.prompts_per_step % flow.samplers:
+        wrong.append(f"sample.prompts_per_step={sample.prompts_per_step}, no multiple of {flow.samplers}")
+    if sample.prompts.fn != "shuffled" or sample.memory.on:
+        wrong.append(f"sample.prompts={sample.prompts.fn!r}: each draws the prompts by itself, 'shuffled', no memory")
     if wrong:
-        raise ValueError(
-            f"flow.samplers={flow.samplers}: each sampler has a clock of its own, and with {'; '.join(wrong)} the "
-            "batches would depend on it: take configs/grpo_async.py:delay1 (or :delay2 ...), or one sampler"
-        )
+        raise ValueError(f"flow.samplers={flow.samplers}: {'; '.join(wrong)}")

@@ -14,6 +14,7 @@ from rl_jax.core.binding import bind
 from rl_jax.models.partition import freeze, parameter_table
 from rl_jax.training import distributed, optimizers, sharding
 from rl_jax.training.step import TrainState, init_state, make_schedule, make_train_step
+from rl_jax.training.streaming import StreamingStep, Sums, make_streaming_step
 
 
 def make_optimizer(fields: ConfigDict) -> tuple[optax.GradientTransformation, optax.Schedule]:
@@ -110,6 +111,29 @@ def make_step(setup: Setup, settings: ConfigDict, loss_fn: Callable) -> tuple[op
         return make_train_step(lambda params, rows: loss_fn(params, rows, *beside), optimizer, **options)(state, batch)
 
     return optimizer, step
+
+
+def jit_streaming_step(setup: Setup, settings: ConfigDict, loss_fn: Callable, state: TrainState) -> StreamingStep:
+    """Compiles a step in pieces for the mesh; sums and state are donated.
+
+    Args:
+      setup: of the run.
+      settings: optimizer and max_grad_norm.
+      loss_fn: (params, batch) -> (Mean, metrics).
+      state: of the run, on the mesh.
+    """
+    optimizer, schedule = make_optimizer(settings.optimizer)
+    if setup.merged:
+        optimizer = freeze(optimizer, "base")
+    step = make_streaming_step(loss_fn, optimizer, max_grad_norm=settings.max_grad_norm, schedule=schedule)
+    rows, everywhere = sharding.batch_sharding(setup.mesh), sharding.replicated(setup.mesh)
+    of_state = jax.tree.map(lambda x: x.sharding, state)
+    sums = Sums(of_state.params, everywhere)
+    return StreamingStep(
+        jax.jit(step.begin, in_shardings=(of_state.params, rows), out_shardings=sums),
+        jax.jit(step.add, in_shardings=(of_state.params, sums, rows), out_shardings=sums, donate_argnums=1),
+        jax.jit(step.apply, in_shardings=(of_state, sums), out_shardings=(of_state, everywhere), donate_argnums=0),
+    )
 
 
 def with_merged_adapters(setup: Setup, fn: Callable) -> Callable:

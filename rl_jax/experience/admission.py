@@ -126,16 +126,46 @@ def next_batch(rule: Rule, counters: Counters, groups: Sequence[Group]) -> list[
       counters: so far.
       groups: those inside.
     """
-    size = rule.batch
+    return _rest(rule, counters, groups, rule.batch)
+
+
+def next_group(rule: Rule, counters: Counters, groups: Sequence[Group], left: int) -> int | None:
+    """Number of a group that the next batch is sure to have, whatever else finishes; None if the trainer has to wait.
+
+    For a trainer that takes a batch group by group: called until a batch is there, at one version, it takes the groups
+    of `next_batch`, and the last one when `next_batch` would take them all. With `oldest` they come in their own order;
+    else a group is sure if, of all those inside that come before it, finished or not, fewer than `left` do.
+
+    Args:
+      rule: of the run.
+      counters: so far.
+      groups: those inside, without those of this batch that were taken before.
+      left: how many groups the batch lacks.
+    """
+    if rule.order == "oldest":
+        first = min(groups, default=None)
+        return first.number if first is not None and first.finished else None
+    in_order = sorted(groups, key=_by_age)
+    if (rest := _rest(rule, counters, groups, left)) is None:
+        rest = [group.number for group in in_order[:left]]
+    return next((group.number for group in in_order if group.finished and group.number in rest), None)
+
+
+def _by_age(group: Group) -> tuple[int, int]:
+    return group.oldest, group.number
+
+
+def _rest(rule: Rule, counters: Counters, groups: Sequence[Group], size: int) -> list[int] | None:
+    """The last `size` groups of the next batch; see `next_batch`."""
     if rule.order == "oldest":
         first = sorted(groups)[:size]
         return [group.number for group in first] if len(first) == size and all(g.finished for g in first) else None
-    ready = sorted((group for group in groups if group.finished), key=lambda group: (group.oldest, group.number))[:size]
+    ready = sorted((group for group in groups if group.finished), key=_by_age)[:size]
     if len(ready) < size:
         return None
     chosen = {group.number for group in ready}
     if rule.order == "ready":
         slack = [group.oldest + rule.age - counters.version for group in groups if group.number not in chosen]
-        if any(sum(left <= j for left in slack) > j * size for j in range(rule.eta)):
+        if any(sum(left <= j for left in slack) > j * rule.batch for j in range(rule.eta)):
             return None
     return sorted(chosen)

@@ -2,7 +2,7 @@
 
     trainer                                        sampler
     link.resume(step)                              version, params = link.newest(after=version)
-    link.publish(version, params)      ------->    link.weights(version)
+    link.publish(version, params)      ------->    link.weights(version), or link.slices(version): parts (shards)
     groups = link.take(n)              <-------    link.put([Group(number, finished, table)])
     link.acknowledge(step, numbers)                link.known()
     link.settle(step)                              link.say("sampler-0", beat)

@@ -3,6 +3,8 @@
     action "newest", {"after": v}       -> {"version": v}
     action "find", {"version": v}       -> {"there": bool, "left": [versions]}
     get {"version": v}                  -> stream of weights (streams)
+    action "leaves", {"version": v|null}-> {"version": v, "leaves": {name: [shape, dtype]}}
+    get {"version": v, "boxes": [[name, first corner, end], ...]} -> stream of these boxes, "0", "1", ...
     action "known", {"numbers": [...]}  -> [numbers]
     action "room"                       -> bool
     put, a stream of one group's bytes  -> "stored" or "full", written to the folder before it is answered
@@ -25,7 +27,7 @@ import numpy as np
 import pyarrow
 from pyarrow import flight
 
-from rl_jax.flow import payload, streams
+from rl_jax.flow import payload, shards, streams
 from rl_jax.flow.folder import Folder
 from rl_jax.flow.local import KEEP, MAX_WAITING, Memory
 from rl_jax.flow.protocol import Group, Params
@@ -112,10 +114,12 @@ class FlightTrainer:
 
     def publish(self, version: int, params: Params) -> None:
         """See `protocol.Link`. A copy: the caller may overwrite its arrays."""
-        flat = {name: np.array(value) for name, value in payload.flatten(params).items()}
-        head = streams.header(flat, version=version)
+        cuts = {
+            name: cut._replace(pieces=[piece._replace(data=np.array(piece.data)) for piece in cut.pieces])
+            for name, cut in shards.cuts_of(params).items()
+        }
         with self._lock:
-            self._memory.publish(version, (head, flat))
+            self._memory.publish(version, cuts)
 
     def waiting(self) -> list[tuple[int, int]]:
         """See `protocol.Link`."""
@@ -176,12 +180,19 @@ class _Server(flight.FlightServerBase):
         self._trainer, self._max_group = trainer, max_group
 
     def do_get(self, context, ticket):
-        version = _words(ticket.ticket).get("version")
+        words = _words(ticket.ticket)
+        version, boxes = words.get("version"), words.get("boxes")
         with self._trainer._lock:
-            head, flat = self._trainer._memory.exact(version) or (None, None)
-        if head is None:
+            cuts = self._trainer._memory.exact(version)
+        if cuts is None:
             raise flight.FlightServerError(f"there are no weights of version {version!r:.20}")
-        return flight.GeneratorStream(streams.schema(head), streams.pieces(flat))
+        if boxes is None:
+            flat = payload.flatten(shards.whole(cuts))
+        else:
+            for name, start, stop in boxes:
+                shards.check_box(shards.leaves_of(cuts), name, start, stop)
+            flat = {str(i): value for i, value in enumerate(shards.read(cuts, boxes))}
+        return flight.GeneratorStream(streams.schema(streams.header(flat, version=version)), streams.pieces(flat))
 
     def do_put(self, context, descriptor, reader, writer):
         _, flat = streams.read(reader, self._max_group)
@@ -206,6 +217,11 @@ class _Server(flight.FlightServerBase):
     def _answer_find(self, version: int) -> dict[str, Any]:
         with self._trainer._lock:
             return {"there": version in self._trainer._memory.versions(), "left": self._trainer._memory.versions()}
+
+    def _answer_leaves(self, version: int | None) -> dict[str, Any] | None:
+        with self._trainer._lock:
+            found = self._trainer._memory.of(version)
+        return found and {"version": found[0], "leaves": shards.leaves_of(found[1])}
 
     def _answer_known(self, numbers: list[int]) -> list[int]:
         return sorted(self._trainer._store.known(numbers))

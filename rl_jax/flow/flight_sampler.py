@@ -13,6 +13,7 @@ from rl_jax.flow import payload, streams
 from rl_jax.flow.flight import check_token
 from rl_jax.flow.local import check_word, gone
 from rl_jax.flow.protocol import Group, Params
+from rl_jax.flow.shards import Box, Slices
 
 _POLL_S = 0.05
 _UNREACHABLE = (flight.FlightUnavailableError, flight.FlightTimedOutError, flight.FlightCancelledError)
@@ -49,7 +50,7 @@ class FlightSampler:
 
         def look(options):
             version = self._ask("newest", options, after=after)
-            return None if version is None else (version, self._get(version, options))
+            return None if version is None else (version, payload.nest(self._get(version, options)))
 
         return self._wait(look, timeout_s)
 
@@ -59,19 +60,44 @@ class FlightSampler:
         def look(options):
             found = self._ask("find", options, version=version)
             if found["there"]:
-                return self._get(version, options)
+                return payload.nest(self._get(version, options))
             if found["left"] and version < max(found["left"]):
                 raise LookupError(gone(version, found["left"]))
             return None
 
         return self._wait(look, timeout_s)
 
-    def _get(self, version: int, options: flight.FlightCallOptions) -> Params:
-        reader = self._client.do_get(flight.Ticket(json.dumps({"version": version})), options)
+    def slices(self, version: int | None = None, timeout_s: float = 0.0) -> Slices | None:
+        """See `protocol.Link`."""
+
+        def look(options):
+            if version is not None:
+                found = self._ask("find", options, version=version)
+                if not found["there"] and found["left"] and version < max(found["left"]):
+                    raise LookupError(gone(version, found["left"]))
+                if not found["there"]:
+                    return None
+            return self._ask("leaves", options, version=version)
+
+        if (found := self._wait(look, timeout_s)) is None:
+            return None
+        leaves = {name: (tuple(shape), dtype) for name, (shape, dtype) in found["leaves"].items()}
+        return Slices(found["version"], leaves, lambda boxes: self._read(found["version"], boxes))
+
+    def _read(self, version: int, boxes: Sequence[Box]) -> list[np.ndarray]:
+        if not boxes:
+            return []
+        found = self._wait(lambda options: list(self._get(version, options, boxes=list(boxes)).values()), self._call_s)
+        if found is None:
+            raise ConnectionError(f"{self.address}: no trainer answers")
+        return found
+
+    def _get(self, version: int, options: flight.FlightCallOptions, **words: Any) -> dict[str, np.ndarray]:
+        reader = self._client.do_get(flight.Ticket(json.dumps({"version": version, **words})), options)
         head, flat = streams.read(reader)
         if head.get("version") != version:
             raise RuntimeError(f"{self.address} sent version {head.get('version')!r:.20} for version {version}")
-        return payload.nest(flat)
+        return flat
 
     def put(self, groups: Sequence[Group], timeout_s: float = 0.0) -> bool:
         """See `protocol.Link`."""

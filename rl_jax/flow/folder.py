@@ -1,6 +1,6 @@
 """A link through a folder that trainer and samplers see: a disk, NFS, or a mounted bucket. A publication is a rename.
 
-    weights/000000000012.safetensors           version 12
+    weights/000000000012.safetensors           version 12; in pieces, an index and a file per shard (shard_files)
     groups/000000000345-000000000007.arrow     group 7, finished when its sampler counted 345
     ledger/000000000003.json                   the groups that step 3 used
     settled.json                               the last settled step, and the numbers that are finished with
@@ -22,10 +22,11 @@ from typing import Any
 
 from safetensors.numpy import save_file
 
-from rl_jax.flow import files, payload
+from rl_jax.flow import files, payload, shard_files, shards
 from rl_jax.flow.ledger import Ledger
 from rl_jax.flow.local import KEEP, MAX_WAITING, check_word, gone
 from rl_jax.flow.protocol import Group, Params
+from rl_jax.flow.shards import Slices
 from rl_jax.runs import disk
 
 ROLES = ("trainer", "sampler", "both")
@@ -71,6 +72,7 @@ class Folder:
         if role != "sampler":
             for part in (".", "weights", "ledger"):
                 files.remove_partial(self.folder / part)
+            shard_files.remove_partial(self.folder / "weights")
             self._owner = secrets.token_hex(16)
             files.write(self.folder / OWNER, json.dumps(self._owner))
             self._ledger = self._open_ledger()
@@ -127,17 +129,21 @@ class Folder:
                 files.remove(self.folder / "ledger" / f"{later:012}.json")
             for version, path in self._versions():
                 if version > step:
-                    files.remove(path)
+                    shard_files.remove(path)
             self._resumed = True
 
     def publish(self, version: int, params: Params) -> None:
         """See `protocol.Link`."""
-        flat = payload.flatten(params)
+        in_pieces = shards.is_cut(params)
+        flat = shards.cuts_of(params) if in_pieces else payload.flatten(params)
         with self._lock:
             self._check_trainer("publish")
-            files.write(self.folder / f"weights/{version:012}.safetensors", lambda path: save_file(flat, path))
+            if in_pieces:
+                shard_files.write(self.folder / "weights", version, flat)
+            else:
+                files.write(self.folder / f"weights/{version:012}.safetensors", lambda path: save_file(flat, path))
             for _, path in self._versions()[: -self._keep]:
-                files.remove(path)
+                shard_files.remove(path)
 
     def waiting(self) -> list[tuple[int, int]]:
         """See `protocol.Link`."""
@@ -202,7 +208,7 @@ class Folder:
             versions = self._versions()
             if not versions or versions[-1][0] == after:
                 return None
-            params = files.read_weights(versions[-1][1])
+            params = shard_files.read_weights(versions[-1][1])
             return params and (versions[-1][0], params)
 
         return self._wait(look, timeout_s)
@@ -210,20 +216,27 @@ class Folder:
     def weights(self, version: int, timeout_s: float = 0.0) -> Params | None:
         """See `protocol.Link`."""
 
-        def look():
-            paths = dict(self._versions())
-            if version not in paths and paths and version < max(paths):
-                raise LookupError(gone(version, paths))
-            return files.read_weights(paths[version]) if version in paths else None
+        return self._wait(lambda: (path := self._path(version)) and shard_files.read_weights(path), timeout_s)
 
-        return self._wait(look, timeout_s)
+    def slices(self, version: int | None = None, timeout_s: float = 0.0) -> Slices | None:
+        """See `protocol.Link`."""
+        return self._wait(lambda: (path := self._path(version)) and shard_files.open_slices(path), timeout_s)
+
+    def _path(self, version: int | None) -> pathlib.Path | None:
+        """Of this version, or of the newest; None if it is not there. LookupError if it was."""
+        paths = dict(self._versions())
+        if version is None:
+            return paths[max(paths)] if paths else None
+        if version not in paths and paths and version < max(paths):
+            raise LookupError(gone(version, paths))
+        return paths.get(version)
 
     def _versions(self) -> list[tuple[int, pathlib.Path]]:
         names = sorted(os.listdir(self.folder / "weights"))
         return [
-            (int(name.removesuffix(".safetensors")), self.folder / "weights" / name)
+            (int(name.partition(".")[0]), self.folder / "weights" / name)
             for name in names
-            if name.endswith(".safetensors")
+            if name[0] != "." and name.endswith((".safetensors", shard_files.INDEX))
         ]
 
     def put(self, groups: Sequence[Group], timeout_s: float = 0.0) -> bool:

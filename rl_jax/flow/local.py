@@ -1,5 +1,6 @@
 """A link within one process: two loops that take turns, or two threads."""
 
+import functools
 import json
 import re
 import threading
@@ -7,8 +8,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from rl_jax.flow import shards
 from rl_jax.flow.ledger import Ledger, from_state
 from rl_jax.flow.protocol import Group, Params
+from rl_jax.flow.shards import Slices
 
 MAX_WAITING = 4096
 KEEP = 2  # versions of the weights that stay readable: one in use, one to change to
@@ -67,6 +70,18 @@ class Memory:
         return self._weights.get(version)
 
 
+    def of(self, version: int | None) -> tuple[int, Params] | None:
+        """(version, weights) of this one, or of the newest; see `exact`."""
+        if version is None:
+            return self.newest(-1)
+        found = self.exact(version)
+        return None if found is None else (version, found)
+
+
+def _whole(params: Params) -> Params:
+    return shards.whole(shards.cuts_of(params)) if shards.is_cut(params) else params
+
+
 def gone(version: int, left) -> str:
     """The message for weights that were published and removed."""
     return f"the weights of version {version} are gone: versions {sorted(left)} are left; keep more of them"
@@ -123,11 +138,21 @@ class Local:
 
     def newest(self, after: int = -1, timeout_s: float = 0.0) -> tuple[int, Params] | None:
         """See `protocol.Link`."""
-        return self._wait(lambda: self._memory.newest(after), timeout_s)
+        found = self._wait(lambda: self._memory.newest(after), timeout_s)
+        return found and (found[0], _whole(found[1]))
 
     def weights(self, version: int, timeout_s: float = 0.0) -> Params | None:
         """See `protocol.Link`."""
-        return self._wait(lambda: self._memory.exact(version), timeout_s)
+        found = self._wait(lambda: self._memory.exact(version), timeout_s)
+        return found and _whole(found)
+
+    def slices(self, version: int | None = None, timeout_s: float = 0.0) -> Slices | None:
+        """See `protocol.Link`."""
+        found = self._wait(lambda: self._memory.of(version), timeout_s)
+        if found is None:
+            return None
+        cuts = shards.cuts_of(found[1])
+        return Slices(found[0], shards.leaves_of(cuts), functools.partial(shards.read, cuts))
 
     def put(self, groups: Sequence[Group], timeout_s: float = 0.0) -> bool:
         """See `protocol.Link`."""

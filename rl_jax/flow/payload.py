@@ -2,7 +2,7 @@
 
 import json
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import ml_dtypes
@@ -20,8 +20,21 @@ DTYPES = {
 }
 
 
-def flatten(params: Params, prefix: str = "") -> dict[str, np.ndarray]:
+def on_host(name: str, value: Any) -> np.ndarray:
+    """A leaf as an array in C order. Raises ValueError if its dtype is not in DTYPES."""
+    array = np.asarray(value, order="C")
+    if array.dtype.name not in DTYPES:
+        raise ValueError(f"params {name!r}: {array.dtype} is none of {', '.join(DTYPES)}")
+    return array
+
+
+def flatten(params: Params, prefix: str = "", leaf: Callable[[str, Any], Any] = on_host) -> dict[str, Any]:
     """{"layers/0/q": array} of a nested dict of arrays, on the host.
+
+    Args:
+      params: the nested dict.
+      prefix: of the names.
+      leaf: (name, leaf) -> what takes its place.
 
     Raises:
       ValueError: if a key is not a string, is empty or has a "/", a dict is empty, or a dtype is not in DTYPES.
@@ -34,11 +47,9 @@ def flatten(params: Params, prefix: str = "") -> dict[str, np.ndarray]:
         if not isinstance(key, str) or not key or "/" in key:
             raise ValueError(f"params under {prefix!r}: the key {key!r} should be a string without '/'")
         if isinstance(value, Mapping):
-            flat |= flatten(value, f"{name}/")
-            continue
-        flat[name] = np.asarray(value, order="C")
-        if flat[name].dtype.name not in DTYPES:
-            raise ValueError(f"params {name!r}: {flat[name].dtype} is none of {', '.join(DTYPES)}")
+            flat |= flatten(value, f"{name}/", leaf)
+        else:
+            flat[name] = leaf(name, value)
     return flat
 
 

@@ -39,7 +39,10 @@ class Link(Protocol):
         """
 
     def publish(self, version: int, params: Params) -> None:
-        """Trainer: new weights. They are visible as a whole or not at all; the last few versions stay readable."""
+        """Trainer: new weights. They are visible as a whole or not at all; the last few versions stay readable.
+
+        An array may be given in pieces, as a shards.Cut.
+        """
 
     def waiting(self) -> list[tuple[int, int]]:
         """Trainer: (finished, number) of the groups that can be taken, the oldest first."""
@@ -69,6 +72,13 @@ class Link(Protocol):
 
     def weights(self, version: int, timeout_s: float = 0.0) -> Params | None:
         """Sampler: the weights of exactly this version, or None while they are not published.
+
+        Raises:
+          LookupError: if they were published and are gone.
+        """
+
+    def slices(self, version: int | None = None, timeout_s: float = 0.0) -> Any:
+        """Sampler: a shards.Slices of this version, or of the newest, of which it reads parts; None as `weights`.
 
         Raises:
           LookupError: if they were published and are gone.

@@ -165,3 +165,38 @@ def test_nothing_is_stale_if_nothing_runs_ahead(order):
 def test_rules_that_bound_nothing_are_refused(fields, message):
     with pytest.raises(ValueError, match=message):
         Rule(**dict(batch=2) | fields).check()
+
+
+class ByGroup:
+    """Takes a batch group by group, at each tick those that it is sure of."""
+
+    def __init__(self):
+        self.held, self.early = [], 0
+
+    def __call__(self, rule, counters, groups):
+        while left := rule.batch - len(self.held):
+            number = admission.next_group(rule, counters, [g for g in groups if g.number not in self.held], left)
+            if number is None:
+                break
+            self.held.append(number)
+        whole = admission.next_batch(rule, counters, groups)
+        assert (whole is None) == (len(self.held) < rule.batch), "both make the batch at the same tick"
+        if whole is None:
+            self.early += len(self.held) > 0
+        else:
+            assert sorted(self.held) == whole
+            self.held = []
+        return whole
+
+
+@pytest.mark.parametrize("count", [100, pytest.param(1_000, marks=pytest.mark.slow)])
+def test_a_batch_taken_group_by_group_is_the_batch(count):
+    """Of random schedules: what is sure is in the batch, whatever else ends; the last group waits as the batch does."""
+    draw, early = np.random.default_rng(2), 0
+    for seed in range(count):
+        choose = ByGroup()
+        run = Schedule(rule_of(draw), seed, choose)
+        for _ in range(20):
+            run.tick()
+        early += choose.early
+    assert early > count, "some groups are taken while others of their batch are sampled"

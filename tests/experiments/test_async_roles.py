@@ -103,14 +103,15 @@ def test_another_config_of_the_sampler_is_named(tmp_path):
         )
         return Trainer(setup_of(), None, Link(groups=[pack(group, 0, said)] * 64), tmp_path)
 
-    assert len(trainer_of(setup_of(timeout_s=3.0, measure=False)).take()) == setup_of().config.sample.prompts_per_step
+    whole = setup_of().config.sample.prompts_per_step
+    assert len(next(trainer_of(setup_of(timeout_s=3.0, measure=False)).parts())) == whole
     other = setup_of()
     other.config.rollout.devices = "4-7"
-    trainer_of(other).take()  # a side has its own devices
+    next(trainer_of(other).parts())  # a side has its own devices
     other = setup_of(eta=8)
     other.config.rollout.temperature = 0.5
     with pytest.raises(ValueError, match=r"\(2 fields differ: flow.eta=2 here, 8 there; rollout.temperature=1.0 here"):
-        trainer_of(other).take()
+        next(trainer_of(other).parts())
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 
 from configs import grpo_async as async_config
 from experiments import grpo_async
-from experiments.parts.async_shares import Share, check_several, share_of
+from experiments.parts.async_shares import Share, check_several, share_of, shares_clock
 from rl_jax.flow import Folder
 from rl_jax.runs.logging import read_jsonl
 from tests.experiments.shared_programs import share_programs, sharing  # noqa: F401  fixtures
@@ -37,17 +37,20 @@ def test_every_group_has_one_sampler_and_keeps_its_record(count):
 @pytest.mark.parametrize(
     ("flow", "words"),
     [
-        (dict(order="ready"), "flow.order='ready', not 'oldest'"),
-        (dict(in_flight="interrupt"), "flow.in_flight='interrupt', not 'drain'"),
-        (dict(max_running=3), "flow.max_running=3, not 0"),
-        (dict(schedule="free"), "flow.schedule='free', not 'counted'"),
+        (dict(schedule="free"), "flow.schedule='free': their clock is their decode calls, 'counted'"),
         (dict(samplers=5), "sample.prompts_per_step=.*, no multiple of 5"),
     ],
 )
-def test_what_would_depend_on_a_clock_is_refused(flow, words):
-    with pytest.raises(ValueError, match=f"{words}.* the batches would depend on it: take .*delay1"):
+def test_what_cannot_be_one_to_the_bit_is_refused(flow, words):
+    with pytest.raises(ValueError, match=f"flow.samplers=.: {words}"):
         check_several(delayed(**flow))
     check_several(delayed(**flow | dict(samplers=1)))
+
+
+@pytest.mark.parametrize("flow", [dict(order="ready"), dict(in_flight="interrupt"), dict(max_running=3)])
+def test_all_but_a_delay_line_share_a_clock(flow):
+    assert shares_clock(delayed(**flow)) and not shares_clock(delayed(**flow | dict(samplers=1)))
+    assert not shares_clock(delayed())
 
 
 def test_there_is_no_sampler_above_the_last():

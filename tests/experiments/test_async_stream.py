@@ -1,0 +1,96 @@
+"""flow.streaming: a step whose parts are trained as they come is the step on the whole batch, on one process or three.
+
+The runs have two samplers under one clock (async_clock): in one process, or each in its own.
+"""
+
+import threading
+
+import jax
+import numpy as np
+import pytest
+
+from experiments import grpo_async
+from experiments.parts import async_check, async_flow
+from experiments.parts.setup import load_params, make_setup
+from rl_jax.runs.logging import read_jsonl
+from tests.experiments.shared_programs import share_programs, sharing  # noqa: F401  fixtures
+from tests.experiments.small import kept_signals  # noqa: F401  a fixture
+from tests.experiments.test_async_shares import sample
+from tests.experiments.test_grpo_async import of, train_to_the_end
+
+FIELDS = dict(sample__prompts_per_step=4, train__micro_batches=2, train__steps=3, eval__every=3, seed=1)
+
+
+def streamed(folder, flow=None, **fields):
+    """The smallest run, of 4 groups in 2 parts, and of 2 samplers."""
+    return of(folder, dict(streaming=True, samplers=2) | (flow or {}), **FIELDS | fields)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """A whole run of one process."""
+    folder = tmp_path_factory.mktemp("streamed")
+    grpo_async.run(streamed(folder), folder / "run")
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("kept_signals")
+def test_parts_are_the_whole_batch(tmp_path, undisturbed):
+    """Sums of the same terms in another order: equal up to rounding, and the same groups in every batch."""
+    config = streamed(undisturbed, dict(streaming=False))
+    grpo_async.run(config, tmp_path / "whole")
+    folders = (undisturbed / "run", tmp_path / "whole")
+    ours, theirs = ([row["groups"] for row in read_jsonl(folder / async_flow.LOG)] for folder in folders)
+    assert [sorted(row) for row in ours] == theirs and ours != theirs, "a group that ends first is trained first"
+    for one, other in zip(*(read_jsonl(folder / "metrics.jsonl") for folder in folders), strict=True):
+        assert one.keys() == other.keys()
+        for name, value in one.items():
+            assert value == pytest.approx(other[name], rel=2e-3, abs=2e-5), name
+    setup = make_setup(config)
+    for one, other in zip(*(jax.tree.leaves(load_params(setup, folder)) for folder in folders), strict=True):
+        np.testing.assert_allclose(one, other, atol=2e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("kept_signals")
+def test_two_samplers_and_a_trainer_that_die_inside_a_batch_are_one_process(tmp_path, undisturbed):
+    config, of_trainer, of_samplers = streamed(undisturbed), [4], [[], [4]]  # messages until death: in the second batch
+    sides = [threading.Thread(target=sample, args=(config, tmp_path, i, of_samplers[i])) for i in range(2)]
+    for side in sides:
+        side.start()
+    try:
+        train_to_the_end(config, tmp_path, of_trainer)
+    finally:
+        for side in sides:
+            side.join(600)
+    assert of_samplers == [[], []] and of_trainer == [] and not any(side.is_alive() for side in sides)
+    for name in ("samples.jsonl", "final.json", "group_view.jsonl"):
+        assert (undisturbed / "run" / name).read_bytes() == (tmp_path / name).read_bytes(), name
+    one, three = (read_jsonl(folder / "metrics.jsonl") for folder in (undisturbed / "run", tmp_path))
+    # A sampler counts its own rows only.
+    assert [{k: v for k, v in row.items() if not k.startswith("flow/")} for row in one] == three
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        (dict(train__micro_batches=3), "train.micro_batches=3: it is the number of parts, .*prompts_per_step=4"),
+        (dict(train__micro_batches=1), "train.micro_batches=1: it is the number of parts"),
+        (dict(rollout__prompt_buckets=(4, 8)), "rollout.prompt_buckets=.* keep the largest"),
+        (dict(score__micro_batches=2), "score.micro_batches=2: each part is scored by itself"),
+        (dict(train__minibatches=2), "train.epochs=1, train.minibatches=2: it sees the whole batch"),
+        pytest.param(
+            dict(algorithm__advantage=dict(fn="batch_centered")),
+            "algorithm.advantage='batch_centered': .* or set flow.streaming=False",
+            marks=pytest.mark.slow,
+        ),
+        (dict(sample__prompts__fn="thompson"), "sample.prompts='thompson': it learns from whole batches"),
+    ],
+)
+def test_what_couples_a_batch_is_refused_by_name(tmp_path, monkeypatch, fields, words):
+    if "batch_centered" not in words:  # tried on arrays, which takes a second
+        monkeypatch.setattr("experiments.parts.streaming.couplings", lambda config: [])
+    with pytest.raises(ValueError, match=f"flow.streaming=True trains groups as they come: {words}"):
+        async_check.checked(streamed(tmp_path, dict(samplers=1), **fields))
+    async_check.checked(streamed(tmp_path, dict(samplers=1, streaming=False), **fields))
