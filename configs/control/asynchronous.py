@@ -42,6 +42,7 @@ def base(name: str) -> ConfigDict:
             sample=dict(num_envs=16, num_steps=16),  # all environments together; steps of each per update
             actors=dict(
                 count=2,
+                policies=1,
                 kind="thread",
                 inference="remote",
                 block=4,  # environments that are always stepped by the same worker; changes the draws
@@ -49,7 +50,7 @@ def base(name: str) -> ConfigDict:
                 timeout_s=120.0,
                 restarts=3,
             ),
-            flow=dict(schedule="counted", delay=8, ahead=1),
+            flow=dict(schedule="counted", delay=8, ahead=1, timeout_s=600.0),
             network=dict(
                 kind="mlp",
                 hidden=(64, 64),
