@@ -246,6 +246,7 @@ class PolicyWorker:
         if made:
             group = payload.from_bytes(made[-1].read_bytes(), made[-1])
             last = group.finished
+            self._check_past(last)
             self._put(group)
             layout, ledger = self._fleet.layout, self._fleet.ledger
             state = ledger.get_state()
@@ -258,6 +259,17 @@ class PolicyWorker:
             self._acting.begin()
         yield from range(last + 1, self._total + 1)
         self.complete = True
+
+    def _check_past(self, last: int) -> None:
+        """Raises ValueError if the trainer has neither trained on the segments before `last` nor has them."""
+        self._wait(lambda: self._look(POLL_S)[0] >= 0, "the trainer's weights")
+        version, count = self._seen, self._config.actors.policies
+        wanted = [(number - 1) * count + self._index for number in range(version + 1, last)]
+        if wanted and not self._link.known(wanted) >= set(wanted):
+            raise ValueError(
+                f"{self._folder} has made {last} segments, and the trainer is at version {version} without them: it "
+                "is another run; give both another workdir, or bring back the trainer's"
+            )
 
     def _first(self) -> None:
         """Raises ValueError if the trainer is not at its beginning."""

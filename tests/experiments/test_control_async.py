@@ -22,6 +22,7 @@ from experiments.parts import control_actors, control_learner, control_roles
 from experiments.parts.async_links import Secrets, make_link
 from experiments.tools import control_kills
 from rl_jax.control.algorithm import assign
+from rl_jax.flow import payload
 from rl_jax.flow.requests import RequestServer
 from rl_jax.rollout.actors.sampler import Segment
 from rl_jax.rollout.actors.workers import LostError, ThreadWorker
@@ -370,6 +371,10 @@ def test_a_policy_worker_with_another_config_or_without_its_past_is_refused(tmp_
         trainer.take()
     link.publish(1, {"params": np.zeros(3)})
     with pytest.raises(ValueError, match="the trainer is at version 1, and .*policy_0 has no segment"):
+        control_async.run_policy(config, tmp_path, make_link("sampler", tmp_path, ""))
+    made = control_roles.pack(config, segment._replace(number=4), 0)
+    (tmp_path / "policy_0" / "segment_00000004.arrow").write_bytes(payload.to_bytes(made))
+    with pytest.raises(ValueError, match="has made 4 segments, and the trainer is at version 1 without them"):
         control_async.run_policy(config, tmp_path, make_link("sampler", tmp_path, ""))
     trainer.close()
 
