@@ -188,11 +188,11 @@ def test_a_link_with_tls(tmp_path):
     assert Secrets.read(str(tmp_path)) == own._replace(certificate=None, key=None)
     server = make_server("grpc+tls://localhost:0", own, lambda words: "")
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        options = dict(token=own.token, worker="0", patience_s=5.0, tls_root=own.certificate)
+        options = dict(token=own.token, worker="0", patience_s=60.0, tls_root=own.certificate)
         end = pool.submit(answer_requests, server.address, bytes.upper, **options)
-        connection = server.connection("0", 5.0)
+        connection = server.connection("0", 60.0)
         connection.send(b"a")
-        assert connection.receive(5.0) == b"A"
+        assert connection.receive(60.0) == b"A"
         server.close()
         assert end.result() is True
     with pytest.raises(ValueError, match="--link_secrets=.*/none: no file 'token' there"):

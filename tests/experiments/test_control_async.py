@@ -244,8 +244,9 @@ def test_two_policy_workers_give_the_bits_of_one_process_also_after_a_stop(whole
         pass
     assert second.said == [True, True]
     assert_same(tmp_path, whole)
-    # What was done with is forgotten; what a policy worker needs to come back is not.
-    assert not list((tmp_path / "link" / "groups").iterdir()) or len(rows_of(tmp_path)) == 7
+    # What no checkpoint needs is forgotten; what a policy worker needs to come back is not.
+    numbers = sorted(int(path.stem.partition("-")[2]) for path in (tmp_path / "link" / "groups").iterdir())
+    assert numbers and min(numbers) >= 2 * 2, numbers  # two parts of each segment; a checkpoint every two
     assert len(list((tmp_path / "policy_1").glob("segment_*.arrow"))) == 2
 
 
@@ -377,6 +378,52 @@ def test_a_policy_worker_with_another_config_or_without_its_past_is_refused(tmp_
     with pytest.raises(ValueError, match="has made 4 segments, and the trainer is at version 1 without them"):
         control_async.run_policy(config, tmp_path, make_link("sampler", tmp_path, ""))
     trainer.close()
+
+
+def test_parts_of_two_policy_workers_make_one_segment_in_the_order_of_the_environments(tmp_path):
+    config, link = small(actors__policies=2, actors__count=1, actors__ring=4), make_link("trainer", tmp_path, "")
+    whole = np.arange(8 * 8, dtype=np.float32).reshape(8, 8)
+    after = [[env, [env] * env] for env in range(8)]
+    for policy in (1, 0):  # groups 1 and 3 of two environments, then 0 and 2
+        own = [env for env in range(8) if (env // 2) % 2 == policy]
+        part = Segment(1, Transitions(*(whole[own] + i for i in range(7))), np.full(8, 0), after)
+        link.put([control_roles.pack(config, part, policy)])
+    trainer = control_roles.LinkedSegments(config, link, tmp_path / "checkpoints")
+    trainer.begin(0, {0: np.zeros(3)}, [])
+    found = trainer.take()
+    assert found.number == 1 and found.versions.tolist() == [0] * 8 and found.after == after
+    assert all((leaf == whole + i).all() for i, leaf in enumerate(found.rows))
+    trainer.publish(1, np.ones(3))
+    assert make_link("sampler", tmp_path, "").weights(1)["params"].tolist() == [1.0] * 3
+    trainer.close()
+
+
+def test_a_free_policy_worker_never_goes_back_and_waits_for_the_trainer(tmp_path):
+    class Told:
+        """A link whose newest weights a test has written down; None while they are not new."""
+
+        found, put_at = [(3, 3.0), None, (1, 1.0), (2, 2.0), (4, 4.0), (5, 5.0), (6, 6.0)], None
+
+        def newest(self, after, timeout_s=0.0):
+            version = self.found.pop(0)
+            return version and (version[0], {"params": version[1]})
+
+        def put(self, groups, timeout_s):
+            self.put_at = len(self.found)
+            return True
+
+        def hear(self, name):
+            return None
+
+        def lost_s(self):
+            return 0.0
+
+    link, config = Told(), small("free,smoke")
+    worker = control_roles.PolicyWorker(config, link, tmp_path, None, index=0, total=9, server=None)
+    assert [worker._weights(None)[0] for _ in range(5)] == [3, 3, 3, 3, 4]
+    rows = Transitions(*(np.zeros((8, 8), np.float32) for _ in range(7)))
+    worker.put(Segment(8, rows, np.full(8, 4), [[0, []]] * 8))  # flow.ahead=1: not before version 6
+    assert link.put_at == 0 and worker._held == (6, 6.0)
 
 
 def test_what_actors_cannot_do_is_refused():

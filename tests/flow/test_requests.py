@@ -10,6 +10,7 @@ from rl_jax.flow.flight_sampler import UNREACHABLE
 from rl_jax.flow.requests import RequestServer, answer_requests
 
 TOKEN = "a-token-of-this-test"
+LIMIT_S = 60.0  # no test waits so long, but for a failure
 
 
 class Worker(threading.Thread):
@@ -18,7 +19,7 @@ class Worker(threading.Thread):
     def __init__(self, server, name="0", handle=lambda request: request * 2, **options):
         super().__init__(daemon=True)
         self._call = lambda: answer_requests(
-            server.address, handle, **{"token": TOKEN, "worker": name, "patience_s": 5.0} | options
+            server.address, handle, **{"token": TOKEN, "worker": name, "patience_s": LIMIT_S} | options
         )
         self.said = None
         self.start()
@@ -41,7 +42,7 @@ def serving(**options):
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):
-    monkeypatch.setattr(requests, "LINGER_S", 0.2)
+    monkeypatch.setattr(requests, "LINGER_S", LIMIT_S)  # it ends when all have heard
     monkeypatch.setattr(requests, "HOLD_S", 0.2)
 
 
@@ -49,19 +50,19 @@ def soon(monkeypatch):
 def test_requests_are_answered_in_order_until_the_end(complete):
     server = RequestServer(token=TOKEN)
     workers = [Worker(server, name) for name in "01"]
-    connections = [server.connection(name, 5.0) for name in "01"]
+    connections = [server.connection(name, LIMIT_S) for name in "01"]
     for connection in connections:
         for request in (b"a", b"", b"c" * 9_000_000):  # above what gRPC takes by itself
             connection.send(request)
     for connection in connections:
-        assert [connection.receive(5.0) for _ in range(3)] == [b"aa", b"", b"c" * 18_000_000]
+        assert [connection.receive(LIMIT_S) for _ in range(3)] == [b"aa", b"", b"c" * 18_000_000]
     with pytest.raises(TimeoutError, match="worker 1 has said nothing for 0.01 s"):
         connections[1].receive(0.01)
     with pytest.raises(TimeoutError, match="worker 2 did not come"):
         server.connection("2", 0.01)
     server.close(complete)
     for worker in workers:
-        worker.join(5)
+        worker.join(LIMIT_S)
         assert worker.said is complete
 
 
@@ -83,46 +84,51 @@ def test_a_call_that_is_lost_is_made_again_and_counts_once(monkeypatch):
     monkeypatch.setattr(requests, "_AGAIN_S", 0.0)
     with serving() as server:
         Worker(server, handle=lambda request: handled.append(request) or request.upper())
-        connection = server.connection("0", 5.0)
+        connection = server.connection("0", LIMIT_S)
         for request in (b"a", b"b", b"c", b"d"):
             connection.send(request)
-        assert [connection.receive(5.0) for _ in range(4)] == [b"A", b"B", b"C", b"D"]
+        assert [connection.receive(LIMIT_S) for _ in range(4)] == [b"A", b"B", b"C", b"D"]
     assert handled == [b"a", b"b", b"c", b"d"] and calls[0] >= 8
 
 
 def test_another_worker_takes_the_place_and_the_first_one_ends():
     with serving() as server:
-        first = Worker(server)
-        old = server.connection("0", 5.0)
+        first, busy = Worker(server), threading.Event()  # one waits for a request, one is busy with one
+        server.connection("0", LIMIT_S)
+        second = Worker(server, handle=lambda request: busy.wait(LIMIT_S) and request)
+        old = server.connection("0", LIMIT_S)
+        old.send(b"a")
         Worker(server)
-        new = server.connection("0", 5.0)
+        new = server.connection("0", LIMIT_S)
         with pytest.raises(ConnectionError, match="worker 0 is gone"):
-            old.receive(5.0)
+            old.receive(LIMIT_S)
         with pytest.raises(ConnectionError, match="worker 0 is gone"):
             old.send(b"a")
         new.send(b"b")
-        assert new.receive(5.0) == b"bb"
-        first.join(5)
-        assert "another worker has come under the same number" in str(first.said)
+        assert new.receive(LIMIT_S) == b"bb"
+        busy.set()
+        for worker in (first, second):
+            worker.join(LIMIT_S)
+            assert "another worker has come under the same number" in str(worker.said)
 
 
 def test_a_worker_comes_again_to_who_closes_its_connection_and_to_a_server_that_comes_back():
-    with serving() as server:
-        worker, port = Worker(server), int(server.address.rpartition(":")[2])
-        connection = server.connection("0", 5.0)
-        connection.send(b"a")
-        assert connection.receive(5.0) == b"aa"
-        connection.close()
-        again = server.connection("0", 5.0)
-        again.send(b"b")
-        assert again.receive(5.0) == b"bb"
-        server._server.shutdown()  # as if it had died: no word to anybody
-        with serving(port=port) as fresh:
-            connection = fresh.connection("0", 5.0)
-            connection.send(b"c")
-            assert connection.receive(5.0) == b"cc"
-        worker.join(5)
-        assert worker.said is True
+    server = RequestServer(token=TOKEN)
+    worker, port = Worker(server), int(server.address.rpartition(":")[2])
+    connection = server.connection("0", LIMIT_S)
+    connection.send(b"a")
+    assert connection.receive(LIMIT_S) == b"aa"
+    connection.close()
+    again = server.connection("0", LIMIT_S)
+    again.send(b"b")
+    assert again.receive(LIMIT_S) == b"bb"
+    server._server.shutdown()  # as if it had died: no word to anybody
+    with serving(port=port) as fresh:
+        connection = fresh.connection("0", LIMIT_S)
+        connection.send(b"c")
+        assert connection.receive(LIMIT_S) == b"cc"
+    worker.join(LIMIT_S)
+    assert worker.said is True
 
 
 def test_who_is_refused():
@@ -132,7 +138,7 @@ def test_who_is_refused():
             ({"words": {"seed": 2}}, RuntimeError, "refuses worker 0: the seed differs"),
         ):
             worker = Worker(server, **options)
-            worker.join(5)
+            worker.join(LIMIT_S)
             assert isinstance(worker.said, kind) and text in str(worker.said)
     with pytest.raises(ConnectionError, match="nobody answers for 0.0 s"):
         answer_requests(server.address, bytes, token=TOKEN, worker="0", patience_s=0.0)
