@@ -88,7 +88,10 @@ def make_source(config, workdir: pathlib.Path, learner, link: Link | None, repla
     """Where segments come from: actors of this process, or policy workers behind a link."""
     if link is not None:
         return control_roles.LinkedSegments(config, link, workdir / "checkpoints")
-    recorded = None if replay is None else control_actors.read_schedule(replay)
+    recorded = None
+    if replay is not None:
+        recorded = control_actors.read_schedule(replay)
+        control_roles.check_replay(config, replay)
     return control_actors.OwnSegments(config, workdir, learner.act, learner.total, recorded)
 
 

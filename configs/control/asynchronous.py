@@ -24,7 +24,7 @@ ENVIRONMENTS = {
         # V-trace's advantages with PPO's clip: with `reinforce`, one update per batch, it reaches 500 and falls again.
         algorithm=dict(advantage=dict(lam=0.95), surrogate=dict(fn="clipped_surrogate", clip_low=0.2, clip_high=0.2)),
         train=dict(
-            total_steps=200_000, epochs=4, minibatches=4, optimizer=dict(learning_rate=1e-3, final_fraction=0.0)
+            total_steps=400_000, epochs=4, minibatches=4, optimizer=dict(learning_rate=1e-3, final_fraction=0.0)
         ),
         eval=dict(num_episodes=10, max_steps=500, every=50),
     ),

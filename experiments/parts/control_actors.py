@@ -133,7 +133,7 @@ class OwnSegments:
         self._sampler, self.notes = None, config.flow.schedule == "free" or recorded is not None
         self.kept = kept_versions(config)
         if recorded is not None:
-            self.kept = 1 + max(number - 1 - versions[0] for number, versions in recorded.items())
+            self.kept = 1 + max((number - 1 - versions[0] for number, versions in recorded.items()), default=0)
 
     def begin(self, step: int, weights: dict[int, np.ndarray], episodes: list) -> None:
         """Samples on after `step` updates. weights: by version. episodes: where the environments are."""

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+from ml_collections import ConfigDict
 
 from experiments.parts.async_beats import Beat, Watch, wait
 from experiments.parts.async_shared import differences, shared_fields
@@ -64,6 +65,14 @@ def check_roles(config) -> None:
             f"actors.policies={config.actors.policies} with flow.schedule={config.flow.schedule!r}: each would take "
             "new weights by its own clock, and one segment would have two schedules; take 'counted', or one policy"
         )
+
+
+def check_replay(config, folder: pathlib.Path) -> None:
+    """Raises ValueError if the run in `folder` had another config than the one that repeats it."""
+    path = folder / "config.json"
+    theirs = shared(ConfigDict(json.loads(path.read_text()))) if path.exists() else {}
+    if differ := differences(shared(config), theirs):
+        raise ValueError(f"--replay={folder}: that run had another config ({differ}): give the same")
 
 
 def check_flags(config, given) -> None:
@@ -265,7 +274,12 @@ class PolicyWorker:
         self._wait(lambda: self._look(POLL_S)[0] >= 0, "the trainer's weights")
         version, count = self._seen, self._config.actors.policies
         wanted = [(number - 1) * count + self._index for number in range(version + 1, last)]
-        if wanted and not self._link.known(wanted) >= set(wanted):
+
+        def known() -> tuple | None:
+            with contextlib.suppress(ConnectionError):  # it may have been killed meanwhile, and come back
+                return (self._link.known(wanted),)
+
+        if wanted and not self._wait(known, "the trainer")[0] >= set(wanted):
             raise ValueError(
                 f"{self._folder} has made {last} segments, and the trainer is at version {version} without them: it "
                 "is another run; give both another workdir, or bring back the trainer's"

@@ -150,7 +150,7 @@ class Policies:
 
     def __exit__(self, *error):
         for thread in self._threads:
-            thread.join(60)
+            thread.join(600)
             assert not thread.is_alive()
 
 
@@ -309,6 +309,8 @@ def test_the_free_schedule_is_written_down_and_can_be_done_again(tmp_path):
     assert rows == [json.loads(line) for line in (tmp_path / "again" / "schedule.jsonl").read_text().splitlines()]
     with pytest.raises(ValueError, match="none: it has no schedule.jsonl"):
         control_actors.read_schedule(tmp_path / "none")
+    with pytest.raises(ValueError, match=r"another config \(2 fields differ: flow.schedule='counted' here.*; seed=1"):
+        control_roles.check_replay(small(seed=1, actors__count=1), tmp_path)
     assert [row["segment"] for row in rows] == [row["step"] for row in rows] == list(range(1, 7))
     # With one segment that waits and one that is sampled, the newest version is at most two behind.
     assert all(row["segment"] - 3 <= v < row["segment"] for row in rows for v in row["versions"])
