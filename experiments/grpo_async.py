@@ -33,11 +33,17 @@ from experiments.parts.warm_start import warm_start
 from rl_jax.flow import Link
 from rl_jax.tasks import Task
 
-absl_flags.DEFINE_string("replay", None, "workdir of a run whose schedule.jsonl decides, in place of the clock")
-absl_flags.DEFINE_enum("role", "both", ROLES, "one process, or one of two with the same config")
+absl_flags.DEFINE_string(
+    "replay", None, "workdir of a run whose schedule.jsonl decides, in place of the clock", allow_override=True
+)
+absl_flags.DEFINE_enum("role", "both", ROLES, "one process, or one of two with the same config", allow_override=True)
 absl_flags.DEFINE_integer("sampler", 0, "with --role=sampler: which one of config.flow.samplers, from 0")
-absl_flags.DEFINE_string("link", "", "a folder (default: in workdir), grpc://HOST:PORT or grpc+tls://HOST:PORT")
-absl_flags.DEFINE_string("link_secrets", None, "folder of a grpc link's token, cert.pem and (trainer) key.pem")
+absl_flags.DEFINE_string(
+    "link", "", "a folder (default: in workdir), grpc://HOST:PORT or grpc+tls://HOST:PORT", allow_override=True
+)
+absl_flags.DEFINE_string(
+    "link_secrets", None, "folder of a grpc link's token, cert.pem and (trainer) key.pem", allow_override=True
+)
 
 
 def run(config, workdir: pathlib.Path, *, task: Task | None = None, replay=None, link: Link | None = None) -> None:

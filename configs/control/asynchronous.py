@@ -19,8 +19,14 @@ ENVIRONMENTS = {
     "shuttle": dict(),
     "cartpole": dict(
         env=dict(name="gymnasium/CartPole-v1"),
-        train=dict(total_steps=200_000, optimizer=dict(learning_rate=2e-3)),
-        eval=dict(num_episodes=10, max_steps=500, every=100),
+        sample=dict(num_steps=32),
+        flow=dict(delay=16),
+        # V-trace's advantages with PPO's clip: with `reinforce`, one update per batch, it reaches 500 and falls again.
+        algorithm=dict(advantage=dict(lam=0.95), surrogate=dict(fn="clipped_surrogate", clip_low=0.2, clip_high=0.2)),
+        train=dict(
+            total_steps=400_000, epochs=4, minibatches=4, optimizer=dict(learning_rate=1e-3, final_fraction=0.0)
+        ),
+        eval=dict(num_episodes=10, max_steps=500, every=50),
     ),
     "pendulum": dict(
         env=dict(name="gymnasium/Pendulum-v1"),
@@ -42,6 +48,7 @@ def base(name: str) -> ConfigDict:
             sample=dict(num_envs=16, num_steps=16),  # all environments together; steps of each per update
             actors=dict(
                 count=2,
+                policies=1,
                 kind="thread",
                 inference="remote",
                 block=4,  # environments that are always stepped by the same worker; changes the draws
@@ -49,7 +56,7 @@ def base(name: str) -> ConfigDict:
                 timeout_s=120.0,
                 restarts=3,
             ),
-            flow=dict(schedule="counted", delay=8, ahead=1),
+            flow=dict(schedule="counted", delay=8, ahead=1, timeout_s=600.0),
             network=dict(
                 kind="mlp",
                 hidden=(64, 64),

@@ -1,11 +1,14 @@
-"""The link between the trainer and the samplers of experiments.grpo_async: a folder, or the network."""
+"""The link between a trainer and its samplers, a folder or the network; where a sampler's own workers come to."""
 
 import pathlib
+from collections.abc import Callable
 from typing import NamedTuple
 
 from rl_jax.flow import Folder, Link
 from rl_jax.flow.flight import FlightTrainer
 from rl_jax.flow.flight_sampler import FlightSampler
+from rl_jax.flow.local import KEEP
+from rl_jax.flow.requests import RequestServer
 
 ROLES = ("both", "trainer", "sampler")
 LINK = "link"  # folder in the workdir
@@ -26,15 +29,19 @@ class Secrets(NamedTuple):
     key: bytes | None = None
 
     @classmethod
-    def read(cls, folder: str | None) -> "Secrets":
+    def read(cls, folder: str | None, own: str = "") -> "Secrets":
         """The files `token`, `cert.pem` and `key.pem` of --link_secrets; what is not there is None.
+
+        Args:
+          folder: theirs; None has no secrets.
+          own: what the names of the certificate and of its key begin with, if they are not of the trainer.
 
         Raises:
           ValueError: if there is no `token`, or a file that cannot be read.
         """
         if folder is None:
             return cls()
-        paths = [pathlib.Path(folder) / name for name in FILES]
+        paths = [pathlib.Path(folder) / name for name in (FILES[0], *(own + name for name in FILES[1:]))]
         if not paths[0].is_file():
             raise ValueError(f"--link_secrets={folder}: no file {FILES[0]!r} there, with a secret that both sides have")
         try:
@@ -47,7 +54,9 @@ class Secrets(NamedTuple):
 NONE = Secrets()
 
 
-def make_link(role: str, workdir: pathlib.Path, address: str, secrets: Secrets = NONE) -> Link | None:
+def make_link(
+    role: str, workdir: pathlib.Path, address: str, secrets: Secrets = NONE, *, keep: int = KEEP
+) -> Link | None:
     """The link of a role.
 
     Args:
@@ -56,6 +65,7 @@ def make_link(role: str, workdir: pathlib.Path, address: str, secrets: Secrets =
       address: "" is a folder in the workdir; a path is another one; "grpc://HOST:PORT" is the network, on this machine
         or through a tunnel; "grpc+tls://HOST:PORT" is the network with encryption.
       secrets: of a link over the network.
+      keep: versions of the weights that stay readable.
 
     Returns:
       The link; None for "both".
@@ -74,16 +84,44 @@ def make_link(role: str, workdir: pathlib.Path, address: str, secrets: Secrets =
                 "--link_secrets: a link that is a folder has none, its rights decide; leave it out or give "
                 "--link=grpc://..."
             )
-        link = Folder(address or workdir / LINK, role=role)
+        link = Folder(address or workdir / LINK, role=role, keep=keep)
         return _begun(link) if role == "trainer" else link
     _check_secrets(role, address, secrets)
     if role == "sampler":
         return FlightSampler(address, token=secrets.token, tls_root=secrets.certificate)
+    place = _place_of("--link", address, secrets)
+    return _begun(FlightTrainer(workdir / LINK, token=secrets.token, keep=keep, **place))
+
+
+def make_server(address: str, secrets: Secrets, check: Callable) -> RequestServer:
+    """Where a process listens for workers of its own.
+
+    Args:
+      address: "grpc://HOST:PORT", or with grpc+tls.
+      secrets: its token, certificate and key.
+      check: see RequestServer.
+
+    Raises:
+      ValueError: if the address or a secret cannot be.
+    """
+    if not address.startswith(("grpc://", "grpc+tls://")):
+        raise ValueError(f"--listen={address}: give grpc://HOST:PORT or grpc+tls://HOST:PORT")
+    if secrets.token is None:
+        raise ValueError(f"--listen={address}: give --link_secrets=FOLDER; its file 'token' is a secret of all sides")
+    encrypted = address.startswith("grpc+tls://")
+    if encrypted != bool(secrets.certificate and secrets.key):
+        what = "has no listen_cert.pem or no listen_key.pem" if encrypted else "has them: give grpc+tls://HOST:PORT"
+        raise ValueError(f"--listen={address}: --link_secrets {what}")
+    return RequestServer(token=secrets.token, check=check, **_place_of("--listen", address, secrets))
+
+
+def _place_of(flag: str, address: str, secrets: Secrets) -> dict:
+    """host, port and tls of an address to listen on."""
     host, _, port = address.partition("://")[2].rpartition(":")
     if not port.isdecimal():
-        raise ValueError(f"--link={address}: it has no port, as in {address.partition('://')[0]}://127.0.0.1:4000")
+        raise ValueError(f"{flag}={address}: it has no port, as in {address.partition('://')[0]}://127.0.0.1:4000")
     tls = (secrets.certificate, secrets.key) if secrets.key else None
-    return _begun(FlightTrainer(workdir / LINK, token=secrets.token, host=host, port=int(port), tls=tls))
+    return dict(host=host, port=int(port), tls=tls)
 
 
 def _check_secrets(role: str, address: str, secrets: Secrets) -> None:

@@ -22,8 +22,8 @@ from experiments.parts.async_beats import Beat, Watch, wait
 from experiments.parts.async_clock import make_exchange
 from experiments.parts.async_flow import Flow, part_of, rule_of
 from experiments.parts.async_groups import GroupRows, completion_of, trajectory_of
+from experiments.parts.async_shared import differences, shared_fields
 from experiments.parts.async_shares import WHOLE, Share, check_several, names_of, shares_clock
-from experiments.parts.check_config import leaves
 from experiments.parts.run import Step
 from experiments.parts.sample_groups import Collected
 from experiments.parts.setup import Setup
@@ -142,13 +142,10 @@ class Trainer:
 
     def _check_shared(self, number: int, theirs: dict[str, Any]) -> None:
         """Raises ValueError if a group was sampled with another config than this side's; names the fields."""
-        ours = self._shared
-        differ = sorted(name for name in ours | theirs if ours.get(name) != theirs.get(name))
-        if differ:
-            few = "; ".join(f"{name}={ours.get(name)!r} here, {theirs.get(name)!r} there" for name in differ[:4])
+        if said := differences(self._shared, theirs):
             raise ValueError(
-                f"group {number} comes from a sampler with another config ({len(differ)} fields differ: {few}): start "
-                "both sides with the same --config and fields, in a new workdir"
+                f"group {number} comes from a sampler with another config ({said}): start both sides with the same "
+                "--config and fields, in a new workdir"
             )
 
     def beside(self, train: Callable, *arguments) -> Any:
@@ -196,10 +193,7 @@ def check_two(config) -> None:
 
 def shared(config) -> dict[str, Any]:
     """The fields that both sides must have alike: name -> JSON value."""
-    own = tuple(f"{name}." for name in OWN)
-    fields = {name: value for name, value in leaves(config) if not f"{name}.".startswith(own)}
-    fields = {name: value for name, value in fields.items() if name.partition(".")[0] in SHARED}
-    return json.loads(json.dumps(origin.named(fields)))
+    return shared_fields(config, SHARED, OWN)
 
 
 def pack(group: GroupRows, finished: int, said: dict[str, Any]) -> Group:

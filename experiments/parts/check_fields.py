@@ -32,7 +32,7 @@ RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("failure_reward", math.isfinite, "a number"),
     ("sft.stop_at", lambda x: not math.isnan(x), "a pass@1; above 1 never stops"),
     ("max_nonfinite_in_a_row", _is_count, COUNT),
-    ("actors.count actors.block actors.ring flow.ahead flow.samplers", _is_count, COUNT),
+    ("actors.count actors.policies actors.block actors.ring flow.ahead flow.samplers", _is_count, COUNT),
     ("actors.restarts flow.delay", lambda x: x >= 0 and x == int(x), NOT_NEGATIVE),
     ("actors.timeout_s", lambda x: x > 0, "above 0 seconds"),
     ("actors.kind", *_choice("thread", "process")),

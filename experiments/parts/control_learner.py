@@ -16,8 +16,8 @@ from rl_jax import control
 from rl_jax.control.algorithm import assign, loss
 from rl_jax.control.update import over_turns, shuffled
 from rl_jax.core.masked import masked_mean
-from rl_jax.rollout.actors.sampler import Sampler, Segment, versions_behind
-from rl_jax.rollout.actors.stage import Episode, Stage
+from rl_jax.rollout.actors.sampler import Segment
+from rl_jax.rollout.actors.stage import Episode, Ledger, Stage
 from rl_jax.rollout.envs.steps import Transitions
 from rl_jax.training.step import TrainState, init_state, make_train_step
 
@@ -117,32 +117,25 @@ def make_evaluate(config, act: Callable) -> Callable:
 
 
 class Feed:
-    """Between the actors and the loop: versions out, segments in, and the state that a checkpoint has.
+    """Between segments and the loop: versions out, segments in, and the state that a checkpoint has.
 
     Args:
-      config: of the program.
-      actors: (fleet, acting) of control_actors.make_actors.
-      total: number of updates.
+      source: control_actors.OwnSegments, or control_roles.LinkedSegments of actors elsewhere.
+      num_envs: E.
     """
 
-    def __init__(self, config, actors, total: int):
-        self._config, (self.fleet, self._acting), self._total = config, actors, total
-        self._free = config.flow.schedule == "free"
-        count = config.sample.num_envs
-        self._totals, self._lengths = np.zeros(count), np.zeros(count, np.int64)
-        self._after, self._sampler = self.fleet.ledger.get_state(), None
-
-    @property
-    def kept(self) -> int:
-        """Versions that a checkpoint has: the newest, and those before it that may still act."""
-        return 1 if self._free else 1 + versions_behind(self._config.sample.num_steps, self._config.flow.delay)
+    def __init__(self, source, num_envs: int):
+        self._source = source
+        self._totals, self._lengths = np.zeros(num_envs), np.zeros(num_envs, np.int64)
+        self._after = Ledger(num_envs).get_state()
 
     def first_versions(self, params: np.ndarray) -> np.ndarray:
         """float32 [kept, P], the newest last: all are version 0."""
-        return np.stack([np.asarray(params)] * self.kept)
+        return np.stack([np.asarray(params)] * self._source.kept)
 
     def get_state(self) -> dict[str, Any]:
         """JSON values: where every environment is after the segments that were trained on."""
+        self._source.settle()
         totals = {"totals": self._totals.tolist(), "lengths": self._lengths.tolist()}
         return {"episodes": self._after, **totals}
 
@@ -150,35 +143,27 @@ class Feed:
         """Takes what `get_state` gave."""
         self._totals, self._lengths = np.asarray(state["totals"]), np.asarray(state["lengths"])
         self._after = state["episodes"]
-        self.fleet.ledger.set_state(self._after, self.fleet.empty.dtype)
 
     def begun(self, step: int, versions: np.ndarray) -> "Feed":
         """Starts sampling after `step` updates. versions: float32 [kept, P], the newest last. Use it in a `with`."""
-        settings = self._config.flow
-        schedule = dict(delay=None if self._free else settings.delay, ahead=settings.ahead)
-        numbers = dict(num_steps=self._config.sample.num_steps, first=step + 1, total=self._total)
-        self._sampler = Sampler(self._acting, self.fleet.ledger, **schedule, **numbers)
-        for i, params in enumerate(versions):
-            if (version := step - len(versions) + 1 + i) >= 0:
-                self._sampler.publish(version, params)
+        weights = {step - i: params for i, params in enumerate(reversed(versions)) if step >= i}
+        self._source.begin(step, dict(sorted(weights.items())), self._after)
         return self
 
     def __enter__(self) -> "Feed":
-        self._sampler.__enter__()
         return self
 
     def __exit__(self, *error) -> None:
-        self._sampler.__exit__(*error)
-        self.fleet.close()
+        self._source.close()
 
     def take(self) -> Segment:
         """The next segment."""
-        return self._sampler.take()
+        return self._source.take()
 
     def publish(self, step: int, versions: np.ndarray, params: jax.Array) -> np.ndarray:
         """Gives the actors the version that update `step` has made. Returns the versions that are kept now."""
         params = np.asarray(params)
-        self._sampler.publish(step, params)
+        self._source.publish(step, params)
         return np.concatenate([versions[1:], params[None]])
 
     def measure(self, segment: Segment) -> dict[str, float]:
@@ -206,6 +191,6 @@ class Feed:
 
         By "step" the run's logger cuts the file back when the run resumes.
         """
-        if self._free:
+        if self._source.notes:
             row = {"step": segment.number, "segment": segment.number, "versions": segment.versions}
             log.rows("schedule", [row])

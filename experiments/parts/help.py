@@ -127,7 +127,8 @@ MAIN: dict[str, tuple[str, ...]] = {
     ),
     "control_async": (
         "env.name sample.num_envs sample.num_steps train.total_steps seed",
-        "actors.count actors.kind actors.inference actors.block actors.ring flow.schedule flow.delay flow.ahead",
+        "actors.count actors.policies actors.kind actors.inference actors.block actors.ring",
+        "flow.schedule flow.delay flow.ahead",
         "algorithm.advantage algorithm.surrogate algorithm.entropy_coef train.optimizer.learning_rate",
         "network.hidden " + _CONTROL_END,
     ),

@@ -88,13 +88,9 @@ class FlightTrainer:
         keep: int = KEEP,
         max_group: int = MAX_GROUP,
     ):
-        if host not in LOOPBACK and tls is None and not trusted_network:
-            raise ValueError(
-                f"host {host!r} without TLS: whoever reads along has the token and the weights. Give tls, or "
-                "trusted_network=True where nobody else can reach it"
-            )
+        check_reach(host, tls, trusted_network)
         check_token(token)
-        _check_port(host, port)
+        check_port(host, port)
         self._store = Folder(folder, role="both", max_waiting=max_waiting)
         self._memory, self._lock = Memory(keep), threading.Lock()
         self._said, self._heard = None, threading.Event()
@@ -158,8 +154,12 @@ class FlightTrainer:
         self._store.close()
 
 
-class _Auth(flight.ServerMiddlewareFactory):
-    """Refuses calls without the token."""
+class TokenCheck(flight.ServerMiddlewareFactory):
+    """Refuses calls without the token. Middleware of a server.
+
+    Args:
+      token: that calls must send.
+    """
 
     def __init__(self, token: str):
         self._wanted = f"Bearer {token}".encode()
@@ -175,7 +175,10 @@ class _Server(flight.FlightServerBase):
 
     def __init__(self, trainer: FlightTrainer, location: str, token: str, tls, max_group: int):
         super().__init__(
-            location, tls_certificates=[tls] if tls else None, middleware={"auth": _Auth(token)}, verify_client=False
+            location,
+            tls_certificates=[tls] if tls else None,
+            middleware={"auth": TokenCheck(token)},
+            verify_client=False,
         )
         self._trainer, self._max_group = trainer, max_group
 
@@ -249,7 +252,16 @@ def _words(content: bytes) -> dict[str, Any]:
     return words
 
 
-def _check_port(host: str, port: int) -> None:
+def check_reach(host: str, tls: tuple[bytes, bytes] | None, trusted_network: bool) -> None:
+    """Raises ValueError if a server that listens on `host` could be overheard by others."""
+    if host not in LOOPBACK and tls is None and not trusted_network:
+        raise ValueError(
+            f"host {host!r} without TLS: whoever reads along has the token and the weights. Give tls, or "
+            "trusted_network=True where nobody else can reach it"
+        )
+
+
+def check_port(host: str, port: int) -> None:
     """gRPC shares a port that another server has, without a word; a plain socket does not."""
     if port:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET

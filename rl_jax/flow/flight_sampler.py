@@ -16,9 +16,9 @@ from rl_jax.flow.protocol import Group, Params
 from rl_jax.flow.shards import Box, Slices
 
 _POLL_S = 0.05
-_UNREACHABLE = (flight.FlightUnavailableError, flight.FlightTimedOutError, flight.FlightCancelledError)
+UNREACHABLE = (flight.FlightUnavailableError, flight.FlightTimedOutError, flight.FlightCancelledError)
 _BACKOFF_MS = {"initial": 50, "min": 50, "max": 500}
-_OPTIONS = [(f"grpc.{name}_reconnect_backoff_ms", value) for name, value in _BACKOFF_MS.items()]
+OPTIONS = [(f"grpc.{name}_reconnect_backoff_ms", value) for name, value in _BACKOFF_MS.items()]
 
 
 class FlightSampler:
@@ -41,7 +41,7 @@ class FlightSampler:
             raise ValueError(f"address {address!r}: give the trainer's, as in grpc://127.0.0.1:4000")
         self.address, self._token, self._call_s = address, check_token(token), call_s
         roots = {"tls_root_certs": tls_root} if tls_root else {}
-        self._client = flight.FlightClient(address, generic_options=_OPTIONS, **roots)
+        self._client = flight.FlightClient(address, generic_options=OPTIONS, **roots)
         self._reached = time.monotonic()
         self._is_lost = False
 
@@ -157,7 +157,7 @@ class FlightSampler:
             try:
                 result = look(flight.FlightCallOptions(timeout=self._call_s, headers=headers))
                 self._reached, self._is_lost = time.monotonic(), False
-            except _UNREACHABLE:
+            except UNREACHABLE:
                 result, self._is_lost = None, True
             except flight.FlightUnauthenticatedError as error:
                 raise PermissionError(f"{self.address} refuses the token: both sides must have the same") from error

@@ -1,5 +1,6 @@
 """Two processes of experiments.grpo_async: what they refuse, and whose end they hear. No model, no sampling."""
 
+import concurrent.futures
 import shutil
 import subprocess
 import types
@@ -11,8 +12,9 @@ from configs import grpo_async as async_config
 from experiments import grpo_async
 from experiments.parts import async_groups, async_roles
 from experiments.parts.async_groups import GroupRows
-from experiments.parts.async_links import Secrets, make_link
+from experiments.parts.async_links import Secrets, make_link, make_server
 from experiments.parts.async_roles import Ended, Sampler, Trainer, pack
+from rl_jax.flow.requests import answer_requests
 from rl_jax.rollout.lm.requests import Request
 from rl_jax.runs import disk
 
@@ -181,9 +183,38 @@ def test_a_link_with_tls(tmp_path):
     assert trainer.address.startswith("grpc+tls://localhost") and sampler.hear("word") == 1
     sampler.close()
     trainer.close()
+    for name in ("cert.pem", "key.pem"):  # a policy worker's own, which its actors check
+        (tmp_path / name).rename(tmp_path / f"listen_{name}")
+    own = Secrets.read(str(tmp_path), own="listen_")
+    assert Secrets.read(str(tmp_path)) == own._replace(certificate=None, key=None)
+    server = make_server("grpc+tls://localhost:0", own, lambda words: "")
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        options = dict(token=own.token, worker="0", patience_s=60.0, tls_root=own.certificate)
+        end = pool.submit(answer_requests, server.address, bytes.upper, **options)
+        connection = server.connection("0", 60.0)
+        connection.send(b"a")
+        assert connection.receive(60.0) == b"A"
+        server.close()
+        assert end.result() is True
     with pytest.raises(ValueError, match="--link_secrets=.*/none: no file 'token' there"):
         Secrets.read(str(tmp_path / "none"))
     assert Secrets.read(None) == Secrets()
+
+
+@pytest.mark.parametrize(
+    ("address", "secrets", "words"),
+    [
+        ("runs/x", TOKEN, "give grpc://HOST:PORT or grpc.tls://HOST:PORT"),
+        ("grpc://127.0.0.1:4001", Secrets(), "give --link_secrets=FOLDER"),
+        ("grpc://127.0.0.1", TOKEN, "--listen=grpc://127.0.0.1: it has no port"),
+        ("grpc+tls://127.0.0.1:4001", TOKEN, "has no listen_cert.pem or no listen_key.pem"),
+        ("grpc://127.0.0.1:4001", Secrets("t" * 16, b"c", b"k"), "has them: give grpc.tls"),
+        ("grpc://0.0.0.0:4001", TOKEN, "without TLS"),
+    ],
+)
+def test_places_to_listen_that_cannot_be(address, secrets, words):
+    with pytest.raises(ValueError, match=words):
+        make_server(address, secrets, bool)
 
 
 @pytest.mark.parametrize("role", ["trainer", "sampler"])

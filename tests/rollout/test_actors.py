@@ -9,7 +9,7 @@ import pytest
 
 from rl_jax.envs.host_worlds import Shuttle
 from rl_jax.rollout.actors.fleet import Fleet, Layout
-from rl_jax.rollout.actors.sampler import Sampler, runs_of, version_at, versions_behind
+from rl_jax.rollout.actors.sampler import Sampler, Schedule, runs_of, version_at, versions_behind
 from rl_jax.rollout.actors.stage import Episode, Ledger, Message, Stage
 from rl_jax.rollout.actors.workers import ActorError, LostError, ThreadWorker, read_frame, serve, to_frame
 
@@ -156,6 +156,30 @@ def test_the_counted_schedule_is_a_delay_of_the_weights(steps, delay):
         )
         # What acts is published by then, and a checkpoint after update number - 1 has it.
         assert max(told) <= number - 1 and min(told) >= max(0, number - 1 - versions_behind(steps, delay))
+
+
+def test_a_recorded_schedule_is_followed_step_by_step():
+    schedule = Schedule(4, None, {2: [0, 0, 1, 1], 3: [2, 2, 2, 2]})
+    for by_steps in (True, False):
+        assert schedule.runs(2, by_steps=by_steps) == [(4, 6, 0), (6, 8, 1)]
+        assert schedule.runs(3, by_steps=by_steps) == [(8, 12, 2)]
+    with pytest.raises(ValueError, match="segment 4: the recorded run has 0 steps of it, not 4"):
+        schedule.runs(4, by_steps=True)
+    with Sampler(Told(), NoLedger(), num_steps=4, delay=0, recorded=schedule.recorded, first=2, total=3) as sampler:
+        for version in range(3):
+            sampler.publish(version, np.asarray([float(version)]))
+        assert [sampler.take().versions.tolist() for _ in range(2)] == [[0, 0, 1, 1], [2, 2, 2, 2]]
+
+
+@pytest.mark.parametrize("shares", [1, 2, 3])
+def test_shares_of_the_ring_are_whole_groups_and_together_everything(shares):
+    whole = Layout(num_envs=24, block=2, ring=3, workers=2)
+    fleets = [Fleet(None, whole._replace(share=(i, shares)), NONE) for i in range(shares)]
+    assert sorted(env for fleet in fleets for w in range(2) for env in fleet.envs_of(w)) == list(range(24))
+    for i, fleet in enumerate(fleets):
+        assert fleet.layout.own == [env for group in range(i, 3, shares) for env in whole.envs(whole.blocks(group))]
+    with pytest.raises(ValueError, match="actors.policies=4 must be at most actors.ring=3"):
+        whole._replace(share=(0, 4)).check()
 
 
 class Told:

@@ -77,17 +77,17 @@ class Remote:
     def __init__(self, fleet: Fleet, act: Callable):
         self._fleet, self._act = fleet, act
         layout = fleet.layout
-        self._workers = range(layout.workers)
-        self._blocks = [np.asarray(layout.blocks(group), np.int32) for group in range(layout.ring)]
-        self._envs = [[fleet.envs_of(w, [group]) for w in self._workers] for group in range(layout.ring)]
+        self._workers, self._ring = range(layout.workers), range(len(layout.groups))  # groups by place in the share
+        self._blocks = [np.asarray(layout.blocks(group), np.int32) for group in layout.groups]
+        self._envs = [[fleet.envs_of(w, [group]) for w in self._workers] for group in layout.groups]
         # Rows of a group as the workers give them -> by their numbers.
         self._order = [np.argsort(np.concatenate(envs), kind="stable") for envs in self._envs]
-        self._now = [None] * layout.ring
+        self._now = [None] * len(layout.groups)
 
     def begin(self) -> None:
         """Starts the actors where the ledger says."""
         shown = self._fleet.begin()
-        for group in range(self._fleet.layout.ring):
+        for group in self._ring:
             parts = []
             for worker, observations in zip(self._workers, shown, strict=True):
                 position = {env: i for i, env in enumerate(self._fleet.envs_of(worker))}
@@ -96,7 +96,7 @@ class Remote:
 
     def segment(self, pieces: Iterator[Piece]) -> Transitions:
         """The steps of these pieces, of all environments: Transitions [E, T]."""
-        ring = range(self._fleet.layout.ring)
+        ring = self._ring
         kept, asked = [[] for _ in ring], [None for _ in ring]
         for piece in pieces:
             params = jnp.asarray(piece.params)
@@ -186,16 +186,20 @@ class Acting(Stage):
       make_env: as Stage's.
       seed: as Stage's.
       act: of `make_act`.
-      blocks: block -> its environments.
+      block: n. Which blocks it has, "restore" says: all environments of each.
     """
 
-    def __init__(self, make_env: Callable, seed: int, act: Callable, blocks: dict[int, list[int]]):
+    def __init__(self, make_env: Callable, seed: int, act: Callable, block: int):
         super().__init__(make_env, seed)
-        self._act, self._blocks = act, blocks
+        self._act, self._block, self._blocks = act, block, {}
 
     def handle(self, message: Message) -> Message:
         """Also "act": steps first to last with these params, of all its environments. The answer has Transitions'
         arrays [k, T] and the environments' own actions [k, T, ...]."""
+        if message.kind == "restore":
+            self._blocks = {}
+            for env, *_ in message.meta["envs"]:
+                self._blocks.setdefault(env // self._block, []).append(env)
         if message.kind != "act":
             return super().handle(message)
         params, done = jnp.asarray(message.arrays[0]), []

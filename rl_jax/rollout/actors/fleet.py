@@ -11,7 +11,7 @@ from rl_jax.rollout.actors.workers import ActorError, LostError
 
 
 class Layout(NamedTuple):
-    """Which worker steps which environment. No result depends on `workers`.
+    """Which worker steps which environment. No result depends on `workers`, nor on `share`.
 
     Environments are numbered; a block is `block` of them in a row, always stepped by one worker. The blocks are cut
     into `ring` groups: while one group is stepped, the policy acts for another.
@@ -20,13 +20,15 @@ class Layout(NamedTuple):
       num_envs: E.
       block: n.
       ring: R.
-      workers: A.
+      workers: A, of each share.
+      share: (i, N): of N policy workers this is i, which has the groups g with g mod N = i.
     """
 
     num_envs: int
     block: int
     ring: int
     workers: int
+    share: tuple[int, int] = (0, 1)
 
     def check(self) -> "Layout":
         """Itself. Raises ValueError if the environments do not divide into blocks, groups and workers."""
@@ -41,7 +43,22 @@ class Layout(NamedTuple):
                 f"actors.count={self.workers} must be at most {self.per_group}, the blocks of a group ({sizes}, "
                 f"actors.block={self.block}, actors.ring={self.ring}): a worker without environments does nothing"
             )
+        if self.share[1] > self.ring:
+            raise ValueError(
+                f"actors.policies={self.share[1]} must be at most actors.ring={self.ring}: a policy worker acts for "
+                "whole groups of the ring"
+            )
         return self
+
+    @property
+    def groups(self) -> range:
+        """The groups of this share."""
+        return range(self.share[0], self.ring, self.share[1])
+
+    @property
+    def own(self) -> list[int]:
+        """The environments of this share, in the order of a segment's rows."""
+        return self.envs([block for group in self.groups for block in self.blocks(group)])
 
     @property
     def per_group(self) -> int:
@@ -91,8 +108,8 @@ class Fleet:
         return [self.answer(worker).arrays[0] for worker in range(self.layout.workers)]
 
     def envs_of(self, worker: int, groups: Sequence[int] | None = None) -> list[int]:
-        """The environments of a worker: of these groups, or all."""
-        return self.layout.envs(self.layout.blocks_of(worker, range(self.layout.ring) if groups is None else groups))
+        """The environments of a worker: of these groups, or all of the share."""
+        return self.layout.envs(self.layout.blocks_of(worker, self.layout.groups if groups is None else groups))
 
     def ask(self, worker: int, message: Message) -> None:
         """Sends a message. Each is answered once, in order."""

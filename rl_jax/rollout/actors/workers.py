@@ -1,8 +1,9 @@
-"""Where an actor runs: a thread of this process, or a process of its own behind two pipes. No jax, no pickle.
+"""Where an actor runs: a thread, a process behind two pipes, or another machine's process. No jax, no pickle.
 
 A frame is two lengths, a JSON header (kind, meta, each array's type and shape) and the arrays' bytes.
 """
 
+import io
 import json
 import os
 import queue
@@ -55,6 +56,11 @@ def answered(handle: Callable[[Message], Message], message: Message) -> Message:
         return handle(message)
     except Exception as error:
         return Message("error", {"text": f"{type(error).__name__}: {error}"})
+
+
+def answered_frame(handle: Callable[[Message], Message], frame: bytes) -> bytes:
+    """`answered`, of a frame and as a frame: what an actor on another machine does with a request."""
+    return to_frame(answered(handle, read_frame(io.BytesIO(frame).read)))
 
 
 def serve(handle: Callable[[Message], Message], read: BinaryIO, write: BinaryIO) -> None:
@@ -156,3 +162,32 @@ class ProcessWorker:
                 pipe.close()
             except OSError:  # what was still to be written to a process that is gone
                 pass
+
+
+class RemoteWorker:
+    """An actor in a process that was started by somebody else, on this machine or another one.
+
+    Args:
+      connection: to it (flow.requests.Connection).
+    """
+
+    def __init__(self, connection):
+        self._connection = connection
+
+    def send(self, message: Message) -> None:
+        """Leaves a message; does not wait. Raises LostError if the actor is gone."""
+        try:
+            self._connection.send(to_frame(message))
+        except ConnectionError as error:
+            raise LostError(str(error)) from error
+
+    def receive(self, timeout_s: float) -> Message:
+        """The next answer. Raises LostError if the actor is gone, or none comes in time."""
+        try:
+            return read_frame(io.BytesIO(self._connection.receive(timeout_s)).read)
+        except (ConnectionError, TimeoutError) as error:
+            raise LostError(str(error)) from error
+
+    def close(self) -> None:
+        """Asks it nothing more. It has nothing that the hub does not know."""
+        self._connection.close()
