@@ -1,11 +1,10 @@
-"""DR-IRL (arXiv 2503.18991): the loss of demonstrations, the scale of difficulty, the judge that has both."""
+"""DR-IRL (arXiv 2503.18991): the loss of demonstrations, the scale, the judge that has both. A run: test_grace.py."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from configs.tasks import dr_irl
 from experiments.parts import judges
 from experiments.parts.judges import base
 from experiments.parts.setup import make_setup
@@ -14,9 +13,6 @@ from rl_jax.losses.reward_model.demonstrations import inverse_rl
 from rl_jax.models import heads
 from tests.experiments import small
 from tests.experiments.judge_runs import model_run
-from tests.experiments.shared_programs import share_programs, sharing  # noqa: F401  fixtures
-from tests.experiments.small import kept_signals  # noqa: F401  a fixture
-from tests.experiments.test_configs_started import started, with_few_records, without_evaluation  # noqa: F401
 from tests.experiments.test_judges import LENGTH, judged_rows
 
 
@@ -95,16 +91,3 @@ def test_the_judge_learns_what_sets_demonstrations_apart(tmp_path):
         judge(rows)
     with pytest.raises(ValueError, match=r"category='' and categories=\('a',\) go together"):
         judges.demonstrated(setup, path=folder, categories=("a",))
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("kept_signals")
-def test_the_config_runs(tmp_path):
-    config = with_few_records(dr_irl.get_config("smoke"), tmp_path)
-    config.init_from = config.judge.irl.path = model_run(tmp_path / "start", config.copy_and_resolve_references())
-    row, samples = started(config, tmp_path, completion_length=8, prompt_buckets=(24,))
-    assert row["reward/mean"] == pytest.approx(row["reward/irl"]) and "reward/task" in row
-    assert np.isfinite(row["judge/irl/gap"]) and row["reward/irl/difficulty"] == pytest.approx(1, abs=0.2)
-    scales = {sample["terms"]["irl/difficulty"] for sample in samples}
-    assert len(scales) == len({sample["prompt"] for sample in samples}) > 1
-    assert {sample["info"]["num_operands"] for sample in samples} <= {3, 4}
