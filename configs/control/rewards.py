@@ -7,9 +7,10 @@
 Arguments: `terms` (a weighted sum of named terms; the default), `signs`, `residuals`, `similarity`, `potential`,
 `machine`, `formula`, `constraint`; exploring `rnd`, `rdd`, `hindsight`, `counts`, `contrast`, `annotator`, `ranking`,
 `novelty`, `taxons`, `serene`; imitation of an `expert` run's episodes.jsonl (algorithm.relabel.demos), `gail`, `airl`,
-`liayn`, `likelihood`, `ads`, `stages`; auxiliary losses `temporal`, `views`, `robust_views`, `anchored_views`; starts
-from `snapshots` of a teacher; `smoke` (seconds, for CI). docs/pages/control_rewards.md says what each of them is,
-and rl_jax.control.relabelling has the equations. Episode metrics and evaluations report the environment's own reward.
+`liayn`, `likelihood`, `ads`, `stages`; auxiliary losses `temporal`, `views`, `robust_views`, `anchored_views`,
+`reward_and_state`; starts from `snapshots` of a teacher; `smoke` (seconds, for CI). docs/pages/control_rewards.md says
+what each of them is, and rl_jax.control.relabelling has the equations. Episode metrics and evaluations report the
+environment's own reward.
 """
 
 from configs import common, sweeps
@@ -140,6 +141,8 @@ PLACES = {
     "robust_views": (_AUXILIARY | dict(auxiliary=dict(fn="views", kind="robust")), dict(fn="")),
     # arXiv 2305.11965 (iSogCLR): a temperature and a moving average for each anchor, kept from minibatch to minibatch.
     "anchored_views": (_AUXILIARY | dict(auxiliary=dict(fn="anchors")), dict(fn="")),
+    # arXiv 2305.15801 (Lucy-SKG). Errands' rewards are of more than one sign.
+    "reward_and_state": (_ERRANDS | dict(auxiliary=dict(fn="reward_and_state")), dict(fn="")),
     # arXiv 2403.00673: starts from a teacher's states for the first 100,000 steps. Its teacher is a trained agent.
     "snapshots": (
         _PROBE

@@ -1,27 +1,32 @@
-"""CLPO, a curriculum of rewritten questions: arXiv 2509.25004. Hard ones are made easier, medium ones said otherwise.
+"""CLPO, a curriculum of problems that the policy rewrites: arXiv 2509.25004. Hard ones are made easier, medium ones
+said otherwise.
 
-    p(x) = share of right answers;  hard p <= .3: x' = simplify(x);  medium p <= .7: x' = diversify(x);  y' ~ pi(. | x')
-    loss = GRPO on the x and the x' with 0 < p(x') < 1  +  .04 w(p) k3,   w = 0 if hard, else 1
+    p(x) = share of right answers;  x'_i ~ pi(. | "simpler", x) if p <= .3, pi(. | "otherwise", x) if p <= .7
+    R(x'_i) = p(x'_i) - p(x);   loss = GRPO on x, on the x' with 0 < p(x') < 1, on the x'_i  +  .04 w(p) k3, w = p > .3
 
-Departs from GRPO: a rewritten question takes the place of an easy one, or of its own original if none is left. Rules
-for sums rewrite them (rl_jax.selection.rewriting); in the paper the policy does, and its second version trains it to.
-The first version's KL follows the difficulty in a way that could not be read: that hard ones have none is our reading.
+Departs from GRPO: a rewritten problem takes the place of an easy one, or of its own original if none is left; the group
+of rewritings that of one without a spread. The rewriting's loss is our reading of the second version ("the downstream
+accuracy gain of the rewritten problem"), the KL, of the first version, too: both could not be read. The warm start
+shows a small model how problems are rewritten (rl_jax.tasks.restructured).
 
     python -m experiments.grpo --config=configs/experience/clpo.py
 
-Questions of another task: simplify="MODULE:FUNCTION" and diversify among the keywords of foreign.rewrites, in a config
-of one's own.
+Arguments: `rules` (rules for sums rewrite them, nothing is learned of it).
 """
 
 from configs.experience import _start
 
 
 def get_config(arg: str | None = None):
-    config = _start.grpo("clpo", arg, longer=4)
-    size = config.sample.group_size
-    config.foreign.rewrites = dict(
-        fn="experiments.parts.foreign_rewrites:rewrites", at_most=size, replace="group", hard=0.3, medium=0.7
-    )
+    words = set(filter(None, (arg or "").split(",")))
+    config = _start.grpo("clpo", ",".join(sorted(words - {"rules"})), longer=4)
+    size, rules = config.sample.group_size, "rules" in words
+    kind = "foreign_rewrites:rewrites" if rules else "foreign_restructured:restructured"
+    named = dict(fn=f"experiments.parts.{kind}", at_most=size, replace="group", hard=0.3, medium=0.7)
+    config.foreign = {"rewrites" if rules else "restructured": named}
+    if config.task.name == "arithmetic" and not rules:
+        config.task = dict(name="rl_jax.tasks.restructured:load", of=config.task.to_dict())
+        config.rollout.completion_length += 1  # a sum that is said otherwise is as long as itself
     config.algorithm.kl_coef = 0.04
     config.algorithm.kl = dict(fn="rl_jax.losses.difficulty:bucketed_k3", group_size=size)
     return config

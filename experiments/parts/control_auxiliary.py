@@ -1,5 +1,6 @@
 """The auxiliary loss that config.algorithm.auxiliary names, on the actor's hidden layers."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -40,7 +41,10 @@ def with_auxiliary(
     torso = make_torso(env.observation_space.shape, features=fields.actor_features, **layers)
     discrete = isinstance(env.action_space, envs.Discrete)
     size = env.action_space.n if discrete else int(env.action_space.low.size)
-    made = bind(spec, auxiliary, width=torso.size, action_size=size, make_net=make_net)()
+    given = dict(
+        width=torso.size, action_size=size, make_net=make_net, state_size=math.prod(env.observation_space.shape)
+    )
+    made = bind(spec, auxiliary, **given)()
 
     def init(key: jax.Array) -> dict[str, Any]:
         return agent.init(key) | {"auxiliary": made.init(jax.random.fold_in(key, 2**31 - 4))}
@@ -57,7 +61,7 @@ def with_auxiliary(
         inputs, (observations, key) = batch.policy.batch, inputs_of(batch)
         actions = jax.nn.one_hot(inputs.actions, size) if discrete else inputs.actions.reshape(-1, size)
         after = batch.policy.extras["next_observations"]
-        more = () if made.begin is None else (batch.policy.extras,)
+        more = (batch.policy.extras,) if made.begin or made.reads_extras else ()
         return made.loss(params["auxiliary"], features_of(params), observations, actions, after, key, *more), made.coef
 
     def observe(params: dict[str, Any], batch, kept, axis_name):

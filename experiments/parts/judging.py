@@ -220,6 +220,8 @@ def make_evaluate(setup: Setup, score: Callable | None, sample: Callable | None 
     key = jax.random.key(setup.config.seed + 1)
 
     def evaluate(params):
+        if isinstance(score, Rewards):
+            score.see(params)
         params, values, rows, seen = rollout_mesh.place(setup.rollout, params), {}, [], []
         for index, records in enumerate(pipeline.eval_batches(source, config.batch_size, config.num_prompts)):
             full = records + records[:1] * (config.batch_size - len(records))  # one shape, compiled once

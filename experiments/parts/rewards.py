@@ -20,7 +20,7 @@ from experiments.parts.failures import Failures
 from experiments.parts.judges.table import TASK, Judges
 from experiments.parts.setup import Setup
 from rl_jax.core.binding import bind, resolve, supply
-from rl_jax.core.types import Rollout
+from rl_jax.core.types import Params, Rollout
 from rl_jax.experience.prompt import info_of
 from rl_jax.rewards import compose
 from rl_jax.rewards.pool import RewardPool, RewardResult, function_name
@@ -128,6 +128,11 @@ class Rewards:
         """Puts back what `carried` gave."""
         for name, of_learner in items.get("judges", {}).items():
             self._judges.learners[name].set_carried(of_learner)
+
+    def see(self, params: Params) -> None:
+        """Shows the policy that samples the next rows to the judges that read it (judges.table.Judges.see)."""
+        if self._judges:
+            self._judges.see(params)
 
     def learn(self, judged: Any) -> dict[str, float]:
         """Trains the judges that are due after a step. Returns their metrics (judges.table.Judges.learn)."""

@@ -95,6 +95,8 @@ class Collector:
           clock: gets the laps reshard_s, rollout_s and reward_s.
           reference: params of the reference policy, read if there are samples of it.
         """
+        if isinstance(self._rewards, Rewards):
+            self._rewards.see(params)
         placed = rollout_mesh.place(self._setup.rollout, params, clock)  # a second copy of the weights, freed on return
         placed = self._with_mask(placed, reference)
         measure = self._revisits and functools.partial(self._revisits, params)
@@ -122,6 +124,8 @@ class Collector:
         position, clock = self._prompts.get_state(), Clock()
         named = self._samplers._asdict()
         samplers = Samplers(**{name: sampler and ahead(name, sampler) for name, sampler in named.items()})
+        if isinstance(self._rewards, Rewards):
+            self._rewards.see(params)
         params = rollout_mesh.place(self._setup.rollout, params, clock)
         collected = self._collect(samplers, self._with_mask(params, params), key, clock, params)
         self._prompts.set_state(position)

@@ -66,7 +66,7 @@ class Algorithm(NamedTuple):
       relabel: replaces the rewards of collected steps (control.relabelling, reward_learning.by_reward,
         self_play.by_self_play), before they are scaled. None keeps them.
       auxiliary: a further loss, (the agent's params, PPOBatch) -> (float [], its weight); the batch has
-        extras["next_observations"] for it (control.auxiliary).
+        extras["next_observations"] and extras["step_rewards"] for it (control.auxiliary).
       anchors: what the further loss keeps from minibatch to minibatch (control.anchors.Anchored), or None.
       discount: gamma of the returns in normalize_rewards; the advantage has its own.
     """
@@ -154,6 +154,9 @@ def credited(
     advantages, returns, values, log_probs, behavior = (
         jax.lax.stop_gradient(x.reshape(shape)) for x in (advantages, returns, values, log_probs, behavior)
     )
+    extras = {}
+    if algorithm.auxiliary is not None:
+        extras = {"next_observations": next_observations, "step_rewards": rows.rewards.reshape(shape)}
     policy = PolicyBatch(
         batch=inputs,
         completion_mask=mask.reshape(shape),
@@ -161,7 +164,7 @@ def credited(
         old_log_probs=log_probs,
         behavior_log_probs=behavior,
         ref_log_probs=log_probs if uses_kl(algorithm) else None,
-        extras={} if algorithm.auxiliary is None else {"next_observations": next_observations},
+        extras=extras,
     )
     return ppo.PPOBatch(policy, values, returns), metrics
 

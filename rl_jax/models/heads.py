@@ -137,6 +137,22 @@ def make_hidden_last(model: Model) -> Callable:
     return hidden_last
 
 
+def make_hidden_mean(model: Model) -> Callable:
+    """A pure function hidden(params, batch, mask) -> float32 [B, D]: the mean over a row's masked tokens.
+
+    batch: TokenBatch [B, P + C]. mask: bool [B, C], of the last C columns; a row without a token gets 0.
+    """
+
+    def hidden_mean(params: Params, batch: TokenBatch, mask: chex.Array) -> chex.Array:
+        chex.assert_rank([batch.tokens, mask], 2)
+        chex.assert_type(mask, bool)
+        hidden = model.apply(params, batch)[:, -mask.shape[1] :].astype(jnp.float32)
+        total = jnp.sum(jnp.where(mask[:, :, None], hidden, 0.0), axis=1)
+        return total / jnp.maximum(jnp.sum(mask, axis=1), 1)[:, None]
+
+    return hidden_mean
+
+
 def make_predict_at(model: Model) -> Callable:
     """A pure function rewards(params, batch, columns int32 [B, S]) -> float32 [B, S, K] at those columns.
 

@@ -12,6 +12,7 @@ import inspect
 
 from rl_jax.preferences import (
     annotators,
+    degraded,
     episodes,
     generated,
     hierarchy,
@@ -49,6 +50,7 @@ LOADERS = {
     "episodes": episodes.load,
     "principles": principled.load,
     "annotators": annotators.load,
+    "degraded": degraded.load,
     "hierarchy": hierarchy.load,
     "instructed": instructed.load,
     "privileged": privileged.load,

@@ -1,10 +1,10 @@
-"""Questions that are asked in another way, with the same answer: stand-ins for a model that rewrites them (CLPO).
+"""Questions that are asked in another way, with the same answer: what a model learns to rewrite from, or rules (CLPO).
 
     diversify   3+5-2+7=  ->  7-2+3+5=     the same question, the numbers in another order
     simplify    3+5-2+7=  ->  8-2+7=       an easier one: the first step is done
 
-Each is a function (question, rng) -> question. Source: arXiv 2509.25004, where the policy itself is
-asked to rewrite.
+Each is a function (question, rng) -> question. Source: arXiv 2509.25004, where the policy itself is asked to rewrite
+(experiments.parts.foreign_restructured).
 """
 
 import random
@@ -70,6 +70,26 @@ def slots(kinds: np.ndarray, useful: np.ndarray) -> list[tuple[int, int]]:
     asked = np.flatnonzero(useful & (kinds < 2))
     asked = asked[np.argsort(kinds[asked], kind="stable")]  # hard ones first
     return [(int(easy[i]) if i < len(easy) else int(group), int(group)) for i, group in enumerate(asked)]
+
+
+def spare_slots(spread: np.ndarray, taken: Sequence[int], wanted: np.ndarray) -> list[tuple[int, int]]:
+    """(slot, group) pairs: the places that groups of rewriting trajectories take, without loss.
+
+    A group whose rewards are all equal teaches nothing, so its place is free if no rewritten question has it.
+
+    Args:
+      spread: bool [N], groups of the batch whose rewards differ.
+      taken: slots of rewritten questions.
+      wanted: bool [N], the groups whose rewritings differ in what they gained.
+    """
+    free = np.setdiff1d(np.flatnonzero(~spread), np.asarray(taken, int))
+    return [(int(slot), int(group)) for slot, group in zip(free, np.flatnonzero(wanted), strict=False)]
+
+
+def a_sum(text: str, question: str) -> str | None:
+    """The question that a policy has written, None if it is no sum or the question itself."""
+    said = text.strip()
+    return said if SUM.fullmatch(said) and said != question else None
 
 
 def _terms(question: str) -> list[int]:

@@ -28,28 +28,29 @@ def without_evaluation(monkeypatch):
 def with_few_records(config, tmp_path):
     """The small model of the runs that judge, and few records: tens of thousands take longer than a run."""
     config.model.update(SMALL)
-    config.task.data_dir = str(tmp_path / "data")
+    task = config.task.get("of", config.task)  # of a task on another one's records
+    task.data_dir = str(tmp_path / "data")
     for name in ("num_train", "num_test", "num_texts", "num_problems"):
-        if name in config.task:
-            config.task[name] = 200
+        if name in task:
+            task[name] = 200
     return config
 
 
-def started(config, tmp_path, **rollout):
+def started(config, tmp_path, prompts=4, **rollout):
     """(the last row of metrics.jsonl of one step, the rows of samples.jsonl)."""
     with_few_records(config, tmp_path)
     config.rollout.update(**rollout)
     config.sft.steps = 0
     config.train.steps = 1
-    config.sample.update(prompts_per_step=4, group_size=4)
+    config.sample.update(prompts_per_step=prompts, group_size=4)
     config.eval.update(every=0, num_prompts=16, batch_size=16)
     config.reward.num_workers = 0
-    config.log.update(progress=False, tensorboard=False)
+    config.log.update(progress=False, tensorboard=False, sample_rows=4 * prompts)
     PROGRAMS[config.program].run(config.lock(), tmp_path / "run")
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     samples = [json.loads(line) for line in (tmp_path / "run" / "samples.jsonl").read_text().splitlines()]
     assert rows[-1]["step"] == 1 and np.isfinite(rows[-1]["loss"]) and rows[-1]["reward/errors"] == 0
-    assert len(samples) == 16
+    assert len(samples) == 4 * prompts
     return rows[-1], samples
 
 

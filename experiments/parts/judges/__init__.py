@@ -7,6 +7,8 @@ import path, "my_judges:make".
 """
 
 from experiments.parts.judges.certainty import confidence
+from experiments.parts.judges.demonstrated import demonstrated
+from experiments.parts.judges.embedding import contrastive
 from experiments.parts.judges.evolving import evolving
 from experiments.parts.judges.follow_ups import follow_up
 from experiments.parts.judges.generative import pairwise, pointwise
@@ -23,6 +25,8 @@ from experiments.parts.judges.voting import graded_votes
 
 __all__ = [
     "confidence",
+    "contrastive",
+    "demonstrated",
     "evolving",
     "first_wrong_step",
     "follow_up",

@@ -15,6 +15,7 @@ from experiments.parts.judges.base import Judge, Rows, Verdict
 from experiments.parts.judges.learning import Learner
 from experiments.parts.setup import Setup
 from rl_jax.core.binding import bind
+from rl_jax.core.types import Params
 
 TASK = "task"  # the name of the task's own reward, among the terms
 
@@ -64,6 +65,12 @@ class Judges:
         """Of the judges that are trained during the run."""
         found = {name: getattr(judge, "learner", None) for name, judge in self.by_name.items()}
         return {name: learner for name, learner in found.items() if learner is not None}
+
+    def see(self, params: Params) -> None:
+        """Shows the policy that samples the next rows to the judges that read it: those with a method `see`."""
+        for judge in self.by_name.values():
+            if see := getattr(judge, "see", None):
+                see(params)
 
     def learn(self, judged: Any) -> dict[str, float]:
         """Trains the judges that are due, on a step's rows. Returns judge/NAME/METRIC.

@@ -80,3 +80,35 @@ def offline_direct_advantage(
     """
     chex.assert_equal_shape([log_probs, old_log_probs, behavior_log_probs])
     return direct_advantage(log_probs, behavior_log_probs, advantages, mask, selected=selected, beta=beta)
+
+
+def toward_advantage(
+    log_probs: chex.Array,
+    old_log_probs: chex.Array,
+    advantages: chex.Array,
+    mask: chex.Array,
+    *,
+    ref_log_probs: chex.Array,
+    beta: float = 1.0,
+) -> Surrogate:
+    """WebRL: l = (beta sum_t (logp - ref_logp) - A)^2 of each row, on its last token; the minimum is ref exp(A / beta).
+
+    The reference is the policy of the phase before. Source: arXiv 2411.02337. The released code (THUDM/WebRL,
+    webrl/algorithms/webrl/trainer.py) divides the sum by the batch's tokens, takes the sign of A (1, or -.6, whose rows
+    it leaves out), a smooth L1 and a beta of 1 or 5.
+
+    Args:
+      log_probs: float [B, T], differentiated.
+      old_log_probs: float [B, T], unused: the samples may be of any policy.
+      advantages: float [B, T], the same on all tokens of a row.
+      mask: bool [B, T].
+      ref_log_probs: float [B, T], of the policy of the phase before.
+      beta: strength of the pull to it.
+
+    Raises:
+      ValueError: if beta is not above 0.
+    """
+    last = mask & (jnp.cumsum(mask[:, ::-1], axis=1)[:, ::-1] == 1)
+    found = direct_advantage(log_probs, ref_log_probs, advantages, mask, selected=last, beta=beta)
+    ratio = jax.lax.stop_gradient(jnp.exp(log_ratio(log_probs, old_log_probs, mask)))
+    return found._replace(loss=2.0 * beta**2 * found.loss, ratio=ratio)

@@ -153,3 +153,27 @@ def behaviour_cloning(log_probs: chex.Array, mask: chex.Array, *, present: chex.
     chex.assert_equal_shape([log_probs, mask])
     means = -jnp.sum(log_probs, axis=-1) / jnp.maximum(jnp.sum(mask, axis=-1), 1)
     return jnp.sum(zero_masked(means, present), axis=-1) / jnp.maximum(jnp.sum(present, axis=-1), 1)
+
+
+def degree_nll(log_probs: chex.Array, mask: chex.Array, *, present: chex.Array) -> chex.Array:
+    """-mean_k logp(degree of y_k) over the responses after the pair: how much of its key content a copy has lost.
+
+    A copy's degree is its last token before the EOS (preferences.degraded), and only that token counts: the head of
+    the language model is the classifier. With compare.first_pair it is SPO's preference-degree loss beside DPO's;
+    coefficient 0 is DPO. Source: arXiv 2409.17791, whose classifier is a head of its own.
+
+    Args:
+      log_probs: float [N, K, C], differentiated.
+      mask: bool [N, K, C]. A copy without two tokens is left out.
+      present: bool [N, K].
+
+    Returns:
+      float [N], 0 for a prompt without a copy.
+    """
+    chex.assert_rank([log_probs, present], [3, 2])
+    chex.assert_equal_shape([log_probs, mask])
+    lengths = jnp.sum(mask, axis=2)
+    copies = present & (jnp.arange(mask.shape[1])[None] >= 2) & (lengths >= 2)
+    place = jnp.maximum(lengths - 2, 0)[:, :, None]
+    said = jnp.take_along_axis(log_probs, place, axis=2)[:, :, 0]
+    return -jnp.sum(zero_masked(said, copies), axis=1) / jnp.maximum(jnp.sum(copies, axis=1), 1)

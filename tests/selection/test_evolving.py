@@ -1,0 +1,117 @@
+"""WebRL (arXiv 2411.02337): its squared loss, tasks made of failed ones, what is kept, and the two kinds of rows."""
+
+import json
+import random
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments.parts import foreign_evolved
+from experiments.parts.foreign_rows import Memory
+from experiments.parts.foreign_stage import Candidates
+from rl_jax.losses.policy import regression
+from rl_jax.selection import evolving
+from tests.selection.test_rewriting import SIZE, judged_of, value
+
+
+def test_the_loss_is_the_square_of_each_row_and_its_minimum_the_tilted_reference():
+    rng = np.random.default_rng(0)
+    log_probs, old, ref = (np.float32(rng.uniform(-2, 0, (3, 5))) for _ in range(3))
+    advantages = np.repeat(np.float32([[0.7], [-0.4], [0.1]]), 5, axis=1)
+    mask = np.arange(5) < np.array([[5], [2], [3]])
+    found = regression.toward_advantage(log_probs, old, advantages, mask, ref_log_probs=ref, beta=0.5)
+    for row, length in enumerate((5, 2, 3)):
+        gap = sum(float(log_probs[row, t]) - float(ref[row, t]) for t in range(length))
+        np.testing.assert_allclose(found.loss[row, length - 1], (0.5 * gap - advantages[row, 0]) ** 2, rtol=1e-5)
+        assert not np.asarray(found.loss[row])[np.arange(5) != length - 1].any()
+    np.testing.assert_allclose(found.ratio[0], np.exp(log_probs[0] - old[0]), rtol=1e-5)
+
+    start, actions = jnp.array([0.3, -0.2, 0.5]), jnp.arange(3)
+    prior = jax.nn.log_softmax(start)[:, None]
+    values = np.array([0.6, -0.5, 0.2])
+    values -= 0.5 * np.log(np.sum(np.exp(prior[:, 0] + values / 0.5)))  # advantages of the soft optimum
+
+    def total(logits):
+        pi = jax.nn.log_softmax(logits)[actions][:, None]
+        ones = jnp.ones((3, 1), bool)
+        spread = jnp.asarray(values, jnp.float32)[:, None]
+        return regression.toward_advantage(pi, pi, spread, ones, ref_log_probs=prior, beta=0.5).loss.sum()
+
+    np.testing.assert_allclose(jax.grad(total)(start + values / 0.5), 0, atol=1e-5)
+    assert np.abs(jax.grad(total)(start)).max() > 0.1
+    with pytest.raises(ValueError, match="beta=0 must be above 0"):
+        regression.toward_advantage(log_probs, old, advantages, mask, ref_log_probs=ref, beta=0)
+
+
+def test_new_tasks_are_made_of_failed_ones():
+    failed = [{"prompt": prompt} for prompt in ("12+50-7=", "33-8=")]
+    made = [evolving.similar_sum(failed, random.Random(seed)) for seed in range(40)]
+    for record in made:
+        info = json.loads(record["info"])
+        assert value(record["prompt"]) == info["answer"] == int(record["completion"].split("=")[-1])
+        assert len(info["steps"]) + 1 == info["num_operands"] in (2, 3)
+        numbers = {int(x) for x in record["prompt"].removesuffix("=").replace("-", "+").split("+")}
+        assert numbers <= {12, 50, 7, 33, 8}
+    assert len({record["prompt"] for record in made}) > 15
+    for bad, said in (([{"prompt": "two"}], "'two' is no sum"), ([], "needs a failed task")):
+        with pytest.raises(ValueError, match=said):
+            evolving.similar_sum(bad, random.Random(0))
+
+
+def test_what_is_kept():
+    success = [0.0, 0.05, 0.4, 0.75, 0.8, 1.0]
+    assert evolving.learnable(np.array(success)).tolist() == [0.05 <= p <= 0.75 for p in success]
+    with pytest.raises(ValueError, match="low=0.8 and high=0.75"):
+        evolving.learnable(np.zeros(1), low=0.8)
+    probs = np.array([[0.9, 0.9, 0.1], [0.99, 0.99, 0.99], [0.2, 0.9, 0.9], [0.5, 0.7, 0.7]])
+    mask = np.array([[1, 1, 0], [1, 1, 1], [1, 1, 0], [0, 0, 0]], bool)
+    # Geometric means .9, .99, .42; the last row has no token.
+    assert evolving.familiar(np.log(probs), mask).tolist() == [True, False, False, False]
+
+
+def test_solved_tasks_make_room_for_new_ones(monkeypatch):
+    prompts = ["1+3=", "9-4=", "2+2=", "5+5="]
+    first = judged_of(prompts, [[0, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 1], [1, 1, 1, 1]], 1)
+    for record in first.records:
+        record["info"] = json.dumps({"answer": 0})
+    monkeypatch.setattr(foreign_evolved, "encode_prompts", lambda setup, records: (records, None))
+    said = []
+
+    def judge(drawn, records):
+        said[:] = records
+        return judged_of([r["prompt"] for r in records], [[1, 1, 1, 1], [0] * 4, [0, 0, 1, 1], [1, 1, 1, 1]], 7)
+
+    stage = SimpleNamespace(
+        group_size=SIZE, above=0.0, key=jax.random.key(0), setup=None, own_prompts=np.arange(4), memory=Memory(),
+        records=lambda judged: judged.records[::SIZE], draw=lambda *_: None, judge=judge,
+    )  # fmt: skip
+    assert foreign_evolved.evolved(stage, first, np.ones(4, bool)) is None  # nothing has failed before this step
+    found = foreign_evolved.evolved(stage, first, np.array([1, 1, 1, 0], bool))
+    asked = [record["prompt"] for record in said]
+    assert asked[:2] == prompts[:2] and asked[3] == "5+5=" and asked[2] != "2+2="  # solved and wanted: the third
+    assert set(asked[2].removesuffix("=").split("+")) <= {"1", "3"}
+    assert json.loads(said[2]["info"])["answer"] == value(asked[2])
+    assert found.usable.tolist() == [[False] * 4, [False] * 4, [True] * 4, [False] * 4] and not found.foreign
+    assert found.metrics == {"asked": 1.0, "success": 0.5, "kept": 1.0}
+    kept = stage.memory.answers.get(foreign_evolved.FAILED)["successes"]
+    assert [record["prompt"] for record in kept] == ["1+3=", "1+3="]
+    restored = Memory()
+    restored.restore(json.loads(json.dumps(stage.memory.state())))
+    assert restored.answers.get(foreign_evolved.FAILED)["successes"] == kept
+
+
+def test_only_familiar_answers_are_replayed(monkeypatch):
+    rows = judged_of(["1+2=", "9-4="], np.ones((2, SIZE)), 3)
+    usable = np.array([[True] * SIZE, [True] * 2 + [False] * 2])
+    monkeypatch.setattr(foreign_evolved, "replay", lambda *_, size: Candidates(rows, usable))
+    means = np.log([0.4, 0.6, 0.9, 0.97, 0.7, 0.1, 0.7, 0.7])
+    scored = np.repeat(means[:, None], 2, axis=1)
+    monkeypatch.setattr(foreign_evolved, "_scorer", lambda *_: lambda params, batch: scored)
+    config = SimpleNamespace(score=SimpleNamespace(chunk=0))
+    stage = SimpleNamespace(setup=SimpleNamespace(config=config), params=None)
+    found = foreign_evolved.familiar_replay(stage, rows, np.ones(2, bool))
+    assert found.usable.tolist() == [[False, True, True, False], [True, False, False, False]]
+    assert found.metrics == {"familiar": 0.5}
