@@ -57,7 +57,7 @@ CREDIT = {
     "aspo": dict(fn="rl_jax.advantages.turn_shaping:aspo"),  # for worlds that count calls: search, database, router
     "igpo_logs": dict(fn="rl_jax.advantages.turn_shaping:igpo_policy", logs=True, separate=True),
     "igpo_policy": dict(fn="rl_jax.advantages.turn_shaping:igpo_policy"),  # for worlds with a right answer, as search
-    "oprl": dict(fn="rl_jax.advantages.turn_shaping:oprl", step_coef=1.0),
+    "oprl": dict(fn="rl_jax.advantages.turn_shaping:oprl", step_coef=1.0),  # with a reward model in training
     "attempts": dict(fn="rl_jax.advantages.turns:turn_return_loo", discount=0.0),  # a turn is an episode: program
     "eapo": dict(fn="rl_jax.advantages.turn_rounds:eapo", discount=0.9),
     "rise": dict(fn="rl_jax.advantages.turn_rounds:reward_weighted", temperature=1.0),
@@ -72,6 +72,7 @@ CREDIT = {
 }
 # What config.agent needs for them.
 AGENT = {
+    "oprl": dict(step_model=dict(fn="implicit", beta=0.05, learning_rate=1e-4, updates=1)),  # rates of small models
     "vine": dict(state_rollouts=2),
     "arpo": dict(branching=dict(fn="by_entropy"), roots=4),
     "arpo_entropy": dict(branching=dict(fn="by_entropy", measure="entropy"), roots=4),

@@ -75,7 +75,9 @@ NAMES = {
         "float [B]", "the same before the first turn", "experiments.agents, if the environment has right_answer()"
     ),
     "implicit_rewards": Name(
-        "float [B, C]", "log pi - log pi_ref of each token", "experiments.agents, from the policy and the reference"
+        "float [B, C]",
+        "log pi - log pi_ref of each token, or beta (log phi - log pi) of a reward model phi in training",
+        "experiments.agents, from the policy and the reference, or of config.agent.step_model",
     ),
     "log_probs": Name(
         "float [B, C] or [N, K, C]",
