@@ -37,11 +37,13 @@ WORLDS = {
     "dual": ("dual:Dual", dict(), 8, 4, 76),
     "research": ("workspaces:Research", dict(most=5), 5, 26, 190),
     "errands": ("workspaces:Errands", dict(), 12, 48, 160),
+    "summaries": ("summaries:Summaries", dict(), 14, 48, 224),
     "program": ("attempts:Guided", dict(), 2, 24, 44),
     "judged": ("attempts:Judged", dict(), 3, 20, 64),
     "quest": ("quests:Quest", dict(), 8, 12, 96),
     "screens": ("screens:Screens", dict(), 6, 11, 66),
     "endgame": ("endgame:Endgame", dict(), 10, 10, 80),
+    "site": ("site:Site", dict(), 6, 40, 200),
     "two_tools": ("quests:TwoTools", dict(), 4, 8, 44),
 }
 CREDIT = {

@@ -8,11 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from configs import agents_ppo, agents_worlds
+from configs import agents_papers, agents_ppo, agents_worlds
 from experiments import agents
 from experiments.parts import players, policy, step_model
 from experiments.parts.sample_groups import Collected
 from rl_jax.core.types import TokenBatch, TokenScores
+from rl_jax.envs.text.site import Site
 from rl_jax.runs.logging import read_jsonl
 from rl_jax.training import sharding
 from tests.experiments.shared_programs import share_programs, sharing  # noqa: F401  fixtures
@@ -88,15 +89,26 @@ def test_what_does_not_go_with_it_is_refused():
         players.check(config)
 
 
+class Paid(Site):
+    """An untrained policy finds no price, so each turn pays by its length."""
+
+    def step(self, said):
+        return super().step(said)._replace(reward=float(len(said) % 3))
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("kept_signals")
 def test_a_run_trains_it_and_a_resumed_one_trains_the_same(tmp_path):
-    config = agents_worlds.get_config("maze,oprl,smoke")
+    """On pages whose history is compressed (WebAgent-R1): rows of several segments, each read as it was sampled."""
+    config = agents_papers.get_config("webagent_r1,smoke")
+    config.algorithm.advantage = agents_worlds.CREDIT["oprl"]
+    config.agent.update(agents_worlds.AGENT["oprl"])
     config.task.update(data_dir=str(tmp_path / "data"), num_train=4, num_test=4)
     config.model.update(embed_dim=16, num_layers=1, num_heads=2, num_kv_heads=2, head_dim=8, mlp_dim=32)
     config.sft.steps = 0
-    config.agent.update(max_turns=2)
-    config.rollout.completion_length = 24
+    config.agent.env.fn = "tests.experiments.test_step_model:Paid"
+    config.agent.update(max_turns=3)
+    config.rollout.completion_length = 256
     config.agent.step_model.learning_rate = 0.01
     config.train.steps = 2
     config.sample.update(prompts_per_step=2, group_size=4)
@@ -106,7 +118,11 @@ def test_a_run_trains_it_and_a_resumed_one_trains_the_same(tmp_path):
     agents.run(config.lock(), tmp_path / "run")
     first, second = read_jsonl(tmp_path / "run/metrics.jsonl")[1:]
     assert first["step_model/loss"] == pytest.approx(np.log(2), rel=1e-6)  # it starts as the policy
-    assert second["step_model/loss"] < first["step_model/loss"]
+    assert abs(second["step_model/loss"] - np.log(2)) > 1e-4  # and has moved from it
+    assert first["episode/segments"] > 1 and first["episode/segments"] <= first["episode/turns"]
+    for row in (first, second):
+        assert row["ratio/first_max_dev"] < 1e-4 and abs(row["sampler/gap_max"]) < 1e-3  # as it was sampled
+    print(first)
     shutil.copytree(tmp_path / "run", tmp_path / "again")
     shutil.rmtree(tmp_path / "again/checkpoints/2")
     (tmp_path / "again/final.json").unlink()
