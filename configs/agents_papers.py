@@ -9,14 +9,24 @@ large models. Arguments: the paper, and words of it.
                            older pages of the history become a mark when a new one arrives, the model's own words stay
                            (arXiv 2505.16421). beta .001 for the KL, as there. The warm start is its behavior cloning;
                            `zero` has none (WebAgent-R1-Zero). `whole`: the history is kept
+    `retroformer`          r_i = G_i+1 - G_i for a reflection between two trials of an actor, PPO on reflections alone
+                           (arXiv 2308.02151), with experiments.ppo. The actor is the policy's weights after the warm
+                           start, which stay as they are; the KL in the loss is to the same. A reflection is a step of
+                           its own: discount 0. Rows are the step's own, where the paper's are collected beforehand
+    `router_r1`            R = -1 for a wrong format, else (1 - alpha) EM + alpha c, where c is 1 for the cheapest of the
+                           last 1000 episodes and 0 for the dearest (5 and 95 % quantiles), PPO with GAE over tokens
+                           (arXiv 2506.09033), with experiments.ppo. alpha .5; three scripted models stand for APIs
     `smoke`                seconds, for CI
 """
 
-from configs import common, sweeps
+from configs import agents_ppo, common, sweeps
 from configs.agents_rows import world
 
+PRICES = "rl_jax.credit.prices"
 ONE_OF = {  # words that exclude each other, of one paper
     "webagent_r1": (("whole",), ("zero",)),
+    "retroformer": (),
+    "router_r1": (),
 }
 
 
@@ -46,8 +56,27 @@ def _webagent_r1(words: set[str]):
     return config
 
 
+def _retroformer(words: set[str]):
+    config = world(words, "reflect", "turn_ppo", of=agents_ppo)
+    config.agent.env.side = "r"  # only reflections are trained; the recorded episodes have both sides
+    config.agent.partner = "reference"
+    config.algorithm.reference_schedule = dict(fn="fixed")
+    config.critic.advantage.update(discount=0.0)
+    return config
+
+
+def _router_r1(words: set[str]):
+    config = world(words, "router", "bilevel", of=agents_ppo, alpha=0.0)  # the world pays EM and the format only
+    config.critic.advantage = dict(fn="gae", discount=1.0, lam=1.0)
+    config.algorithm.shaping = dict(fn=f"{PRICES}:priced", weight=0.5)
+    config.algorithm.trackers.reward_scale = dict(fn=f"{PRICES}:cost_window", size=1000)
+    return config
+
+
 PAPERS = {
     "webagent_r1": _webagent_r1,
+    "retroformer": _retroformer,
+    "router_r1": _router_r1,
 }
 
 

@@ -26,6 +26,7 @@ WORLDS = {
     "hidden_digit": ("retry:Retry", dict(answers=10), 5, 4, 32),
     "recursive": ("retry:Retry", dict(decay=1.0, repetition=0.0), 5, 5, 40),
     "improve": ("retry:Improvement", dict(length=3), 5, 3, 40),
+    "reflect": ("reflection:Reflection", dict(), 4, 6, 48),
     "user": ("talks:User", dict(), 4, 8, 20),
     "doctor": ("talks:Doctor", dict(), 6, 4, 48),
     "negotiate": ("talks:Negotiation", dict(), 6, 4, 48),

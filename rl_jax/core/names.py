@@ -137,6 +137,7 @@ NAMES = {
     "baseline": Name("float [] or [B]", "reward baseline of the steps before", "trackers.baseline"),
     "reward_mean": Name("float []", "mean of all rewards so far", "trackers.reward_scale"),
     "reward_std": Name("float []", "standard deviation of all rewards so far", "trackers.reward_scale"),
+    "cost_quantiles": Name("float [2]", "quantiles of what the last episodes have cost", "credit.prices.cost_window"),
     "reference_rewards": Name(
         "float [B, M]", "rewards of M responses of the reference policy", "sample.references, grpo and ppo"
     ),

@@ -48,6 +48,14 @@ def test_words_without_a_paper_name_theirs():
     assert agents_rows.get_config().name == "tau2"
 
 
+def test_the_other_file_refuses_what_does_not_go_together():
+    assert agents_papers.get_config().name == "webagent_r1"
+    with pytest.raises(ValueError, match=r"\['zero'\] is no word of retroformer, which has \[\]"):
+        agents_papers.get_config("retroformer,zero")
+    with pytest.raises(ValueError, match="webagent_r1, retroformer: one paper at a time"):
+        agents_papers.get_config("webagent_r1,retroformer")
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [

@@ -176,7 +176,8 @@ class Router(World):
 
     cost_score = 1 - (x - q05) / (q95 - q05), cut to 0..1, x = sqrt(tokens x price) summed over the calls, and the
     quantiles of a window of 1000 episodes in the paper; here of the costs of all ways to ask once, so that the reward
-    is a function of the episode (0.5 if they are equal). A model answers a question right if its skill is at least the
+    is a function of the episode (0.5 if they are equal). With alpha=0 the world pays correctness and format only, and
+    rl_jax.credit.prices adds the paper's cost by running quantiles of `cost`. A model answers a question right if its skill is at least the
     question's difficulty, else one off, and the same each time.
     Source: arXiv 2506.09033 (Router-R1); the fork programmer229/Router-R1 (format -1, four turns).
 
