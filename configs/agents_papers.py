@@ -13,9 +13,14 @@ large models. Arguments: the paper, and words of it.
                            (arXiv 2308.02151), with experiments.ppo. The actor is the policy's weights after the warm
                            start, which stay as they are; the KL in the loss is to the same. A reflection is a step of
                            its own: discount 0. Rows are the step's own, where the paper's are collected beforehand
-    `router_r1`            R = -1 for a wrong format, else (1 - alpha) EM + alpha c, where c is 1 for the cheapest of the
-                           last 1000 episodes and 0 for the dearest (5 and 95 % quantiles), PPO with GAE over tokens
-                           (arXiv 2506.09033), with experiments.ppo. alpha .5; three scripted models stand for APIs
+    `router_r1`            R = -1 for a wrong format, else (1 - alpha) EM + alpha c, where c is 1 for the cheapest of
+                           the last 1000 episodes and 0 for the dearest (5 and 95 % quantiles), PPO with GAE over
+                           tokens (arXiv 2506.09033), with experiments.ppo. alpha .5; scripted models stand for APIs
+    `ur2`                  questions, and a search that only hard ones may use: --config.task.rates says how often each
+                           was solved without it (arXiv 2508.06165; its threshold, here .5, and REINFORCE++ are from
+                           memory). The facts are the same everywhere, so easy ones can be known by heart. `alone`
+                           measures the rates: nobody may search, nothing is learned (its rate is 1e-12), episodes are
+                           recorded for experiments.tools.pass_rates
     `smoke`                seconds, for CI
 """
 
@@ -27,12 +32,14 @@ ONE_OF = {  # words that exclude each other, of one paper
     "webagent_r1": (("whole",), ("zero",)),
     "retroformer": (),
     "router_r1": (),
+    "ur2": (("alone",),),
 }
 
 
 def get_config(arg: str | None = None):
     words = common.parse(arg, (*ONE_OF, *(word for key in ONE_OF for word in words_of(key)), "smoke"))
-    named = [word for word in ONE_OF if word in words] or list(ONE_OF)[:1]
+    owners = [key for key in ONE_OF if words & set(words_of(key))]
+    named = [word for word in ONE_OF if word in words] or owners[:1] or list(ONE_OF)[:1]
     if len(named) > 1:
         raise ValueError(f"{', '.join(named)}: one paper at a time")
     paper = named[0]
@@ -73,10 +80,22 @@ def _router_r1(words: set[str]):
     return config
 
 
+def _ur2(words: set[str]):
+    config = world(words, "search", fresh=False)
+    config.task.update(rates="", below=0.5)
+    config.algorithm.advantage = dict(fn="reinforce_pp")
+    if "alone" in words:
+        config.agent.env.tool = False
+        config.agent.record = True
+        config.train.optimizer.learning_rate = 1e-12  # below what a weight can show: this run only plays
+    return config
+
+
 PAPERS = {
     "webagent_r1": _webagent_r1,
     "retroformer": _retroformer,
     "router_r1": _router_r1,
+    "ur2": _ur2,
 }
 
 

@@ -183,7 +183,9 @@ def metrics_of(states: States) -> dict[str, float]:
 
 def see(estimators: dict[str, Tracker], state: TrainState, collected: Collected, step: int) -> TrainState:
     """The train state whose trackers have observed what comes before their use: the step's rewards, and its number."""
-    states = see_rewards(estimators, state.trackers, collected.judged.result.rewards, _counted(collected))
+    asks = "reward_scale" in estimators and needs(estimators["reward_scale"].update)
+    counted = _counted(collected) if asks else {}
+    states = see_rewards(estimators, state.trackers, collected.judged.result.rewards, counted)
     if schedules.PLACE in estimators:
         values = estimators[schedules.PLACE].update(states[schedules.PLACE], step)
         states = states | {schedules.PLACE: jax.device_put(values, state.step.sharding)}

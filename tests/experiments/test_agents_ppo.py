@@ -371,17 +371,25 @@ def test_an_environment_that_cannot_work_is_refused(tmp_path):
 
 
 class Paid(Reflection):
-    """Neither side of an untrained model says a word of a and b, so a reflection earns by its length."""
+    """Neither side of an untrained model says a word of a and b, so a reflection earns and costs by its length."""
+
+    NUMBERS = (*Reflection.NUMBERS, "cost")
 
     def _after(self, said, trial):
-        return super()._after(said, trial)._replace(reward=float(len(said) % 3))
+        step = super()._after(said, trial)
+        return step._replace(reward=2.0 * (len(said) % 3), numbers={**step.numbers, "cost": 1.0 + len(said) % 2})
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("kept_signals")
 def test_an_actor_that_stays_as_it_is_beside_a_reflector_that_learns(tmp_path):
-    """Retroformer: the partner's weights are those that training began with, after steps that moved the policy."""
-    config = agents_papers.get_config("retroformer,smoke")
+    """Retroformer: the partner's weights are those that training began with, after a step that moved the policy.
+
+    And Router-R1: what has been said is priced by running quantiles, whose window is in the checkpoint.
+    """
+    config, router = (agents_papers.get_config(f"{word},smoke") for word in ("retroformer", "router_r1"))
+    config.algorithm.shaping = router.algorithm.shaping
+    config.algorithm.trackers.reward_scale = router.algorithm.trackers.reward_scale
     config.task.update(data_dir=str(tmp_path / "data"), num_train=8, num_test=4)
     config.model.update(embed_dim=16, num_layers=1, num_heads=2, num_kv_heads=2, head_dim=8, mlp_dim=32)
     config.agent.env.fn = "tests.experiments.test_agents_ppo:Paid"
@@ -402,3 +410,5 @@ def test_an_actor_that_stays_as_it_is_beside_a_reflector_that_learns(tmp_path):
     assert max(float(np.abs(a - b).max()) for a, b in zip(*map(jax.tree.leaves, (kept["params"], first)), strict=True))
     rows = read_jsonl(tmp_path / "run/metrics.jsonl")
     assert rows[-1]["episode/end/error"] == 0 and "episode/gain" in rows[-1]
+    assert rows[-1]["tracker/reward_scale/seen"] == 4 and rows[-1]["tracker/reward_scale/high"] > 0
+    assert abs(rows[-1]["reward/optimized"] - rows[-1]["reward/mean"]) > 0.01
