@@ -21,6 +21,9 @@ large models. Arguments: the paper, and words of it.
                            memory). The facts are the same everywhere, so easy ones can be known by heart. `alone`
                            measures the rates: nobody may search, nothing is learned (its rate is 1e-12), episodes are
                            recorded for experiments.tools.pass_rates
+    `toolchain_star`       A* over turns of tool calls: the next episodes begin at the plan of the least f = g + h, made
+                           of agreement, memory and the rest of an episode (arXiv 2310.13227, which trains nothing;
+                           its terms from memory). This run only plays and records; 4 at once, 32 episodes a prompt
     `smoke`                seconds, for CI
 """
 
@@ -28,11 +31,13 @@ from configs import agents_ppo, common, sweeps
 from configs.agents_rows import world
 
 PRICES = "rl_jax.credit.prices"
+ONLY_PLAYS = 1e-12  # a learning rate below what a weight can show
 ONE_OF = {  # words that exclude each other, of one paper
     "webagent_r1": (("whole",), ("zero",)),
     "retroformer": (),
     "router_r1": (),
     "ur2": (("alone",),),
+    "toolchain_star": (),
 }
 
 
@@ -87,7 +92,17 @@ def _ur2(words: set[str]):
     if "alone" in words:
         config.agent.env.tool = False
         config.agent.record = True
-        config.train.optimizer.learning_rate = 1e-12  # below what a weight can show: this run only plays
+        config.train.optimizer.learning_rate = ONLY_PLAYS
+    return config
+
+
+def _toolchain_star(words: set[str]):
+    config = world(words, "two_tools", "branch_loo")
+    config.agent.branching = dict(fn="rl_jax.experience.a_star:by_a_star", width=4)
+    size = 8 if "smoke" in words else 32
+    config.sample.update(group_size=size, prompts_per_step=4)
+    config.agent.update(roots=4, rounds=size // 4 - 1, record=True)
+    config.train.optimizer.learning_rate = ONLY_PLAYS
     return config
 
 
@@ -96,6 +111,7 @@ PAPERS = {
     "retroformer": _retroformer,
     "router_r1": _router_r1,
     "ur2": _ur2,
+    "toolchain_star": _toolchain_star,
 }
 
 
