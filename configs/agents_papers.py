@@ -98,7 +98,7 @@ def _ur2(words: set[str]):
 
 def _toolchain_star(words: set[str]):
     config = world(words, "two_tools", "branch_loo")
-    config.agent.branching = dict(fn="rl_jax.experience.a_star:by_a_star", width=4)
+    config.agent.branching = dict(fn="rl_jax.experience.a_star:by_a_star")
     size = 8 if "smoke" in words else 32
     config.sample.update(group_size=size, prompts_per_step=4)
     config.agent.update(roots=4, rounds=size // 4 - 1, record=True)

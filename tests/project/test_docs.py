@@ -128,7 +128,6 @@ def fields() -> set[str]:
         "configs/preferences/",
         "configs/control/",
         "configs/plans.py",
-        "configs/agents_papers.py",
         "configs/grpo_async.py",
         "configs/masked_diffusion.py",
     )
