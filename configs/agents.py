@@ -32,6 +32,7 @@ def agent(**changes) -> dict:
         rounds=1,
         state_rollouts=0,
         record=False,
+        step_model=dict(fn=""),  # implicit: a reward model of turns that is trained beside the policy
         replay=dict(fn=""),  # successes: of recorded episodes, for groups that failed
         partner="",  # "self": the policy as it is now; "reference": an older one (algorithm.reference_schedule)
     )

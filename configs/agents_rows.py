@@ -16,7 +16,8 @@ the web, a repository, TextWorld and users who are language models. Arguments: t
     `iterresearch`         r_t = gamma^(T - t) R, A over all rounds of a group, GSPO's clip per round, a mean over a
                            multiple of 8 rounds, a report in place of the history (arXiv 2511.07327). gamma is not told
                            in the paper, .9 here for at most 5 rounds. `mono`: the history is kept
-    `hiagent`              finished subgoals leave their outcome only (arXiv 2408.09559, which trains nothing).
+    `hiagent`              finished subgoals leave a summary that the model writes, in a turn of its own, trained as any
+                           (arXiv 2408.09559, which trains nothing). `outcome`: they leave their last observation;
                            `whole`: the history is kept
     `agent_rlvr`           a failed attempt is made again under guidance (arXiv 2506.11425); attempts are compared with
                            attempts of the same kind. The guidance: `both` (the default), `plan`, `error`, `none`. Then
@@ -55,7 +56,7 @@ ONE_OF = {  # words that exclude each other, of one paper
     "multi_turn_guide": (tuple(SIZES), tuple(DENSITIES), tuple(CREDIT)),
     "tau2": (("careless", "modelled"),),  # only the scripted user is careless
     "iterresearch": (("mono",),),
-    "hiagent": (("whole",),),
+    "hiagent": (("outcome", "whole"),),
     "agent_rlvr": (("both", "plan", "error", "none"),),
     "rise_recursive": (("every",),),
     "tool_star": (),
@@ -94,7 +95,7 @@ def _check(paper: str, named: list[str], words: set[str]) -> None:
             raise ValueError(f"{', '.join(found)}: one of them at a time")
 
 
-def _world(words: set[str], *chosen: str, of=agents_worlds, **settings):
+def world(words: set[str], *chosen: str, of=agents_worlds, **settings):
     """A config of agents_worlds or agents_ppo with these words, whose world has further settings."""
     config = of.get_config(",".join([*chosen, *({"smoke"} & words)]))
     settings = {**config.task.settings.to_dict(), **settings}
@@ -105,7 +106,7 @@ def _world(words: set[str], *chosen: str, of=agents_worlds, **settings):
 
 def _tau2(words: set[str]):
     partner = ("older",) if "modelled" in words else ()
-    config = _world(words, "dual", *partner, careless=0.3 if "careless" in words else 0.0)
+    config = world(words, "dual", *partner, careless=0.3 if "careless" in words else 0.0)
     config.eval.samples_per_prompt = 4
     if "smoke" not in words:
         config.eval.update(num_prompts=64, batch_size=32)
@@ -118,7 +119,7 @@ def _multi_turn_guide(words: set[str]):
     credit = next((word for word in CREDIT if word in words), "rloo")
     chosen = [word for word in ("quest", CREDIT[credit]) if word]
     of = agents_ppo if credit == "bilevel" else agents_worlds
-    config = _world(words, *chosen, of=of, density=density, **size)
+    config = world(words, *chosen, of=of, density=density, **size)
     if credit == "reinforce_pp":
         config.algorithm.advantage = dict(fn="reinforce_pp")
     if credit == "bilevel":
@@ -132,26 +133,28 @@ def _multi_turn_guide(words: set[str]):
 
 def _iterresearch(words: set[str]):
     if "mono" in words:
-        return _world(words, "research", "trajectory", markov=False)
-    config = _world(words, "research", "eapo")
+        return world(words, "research", "trajectory", markov=False)
+    config = world(words, "research", "eapo")
     config.algorithm.surrogate = dict(fn="rl_jax.losses.policy.turns:turn_clip", clip_low=3e-4, clip_high=4e-4)
     config.algorithm.token_weight = dict(fn="rl_jax.token_weights.rounds:whole_rounds", multiple=8)
     return config
 
 
 def _hiagent(words: set[str]):
-    return _world(words, "errands", compress="whole" not in words)
+    if not {"outcome", "whole"} & words:
+        return world(words, "summaries")
+    return world(words, "errands", compress="whole" not in words)
 
 
 def _agent_rlvr(words: set[str]):
     guidance = next((word for word in ONE_OF["agent_rlvr"][0] if word in words), "both")
-    config = _world(words, "program", "attempts", guidance=guidance)
+    config = world(words, "program", "attempts", guidance=guidance)
     config.agent.record = True
     return config
 
 
 def _rise_recursive(words: set[str]):
-    config = _world(words, "recursive", "rise")
+    config = world(words, "recursive", "rise")
     config.algorithm.advantage.best = "every" not in words
     config.algorithm.surrogate = dict(fn="reinforce")
     config.train.epochs = 4
@@ -159,21 +162,21 @@ def _rise_recursive(words: set[str]):
 
 
 def _tool_star(words: set[str]):
-    config = _world(words, "two_tools", "trajectory")
+    config = world(words, "two_tools", "trajectory")
     config.agent.record = True
     return config
 
 
 def _comas(words: set[str]):
     judge = "scripted" if "scripted" in words else "model"
-    config = _world(words, "judged", "zero_sum", judge=judge)
+    config = world(words, "judged", "zero_sum", judge=judge)
     roles = {"solver": (1,), "evaluator": (2,)}
     config.algorithm.advantage.roles = next((roles[word] for word in roles if word in words), (1, 2, 3))
     return config
 
 
 def _itool(words: set[str]):
-    config = _world(words, "two_tools", "branch_loo")
+    config = world(words, "two_tools", "branch_loo")
     config.agent.branching = dict(fn="rl_jax.experience.tree_search:by_uct")
     config.agent.update(roots=2, rounds=2 if "smoke" in words else 6, record=True)
     config.train.optimizer.learning_rate = 1e-12  # below what a weight can show: this run only plays
@@ -181,7 +184,7 @@ def _itool(words: set[str]):
 
 
 def _arpo_gui(words: set[str]):
-    config = _world(words, "screens", "trajectory")
+    config = world(words, "screens", "trajectory")
     clip = dict(fn="clipped_surrogate", clip_low=0.2, clip_high=0.3)
     config.algorithm.surrogate = dict(fn="rl_jax.losses.policy.mixed:against_sampler", surrogate=clip)
     config.algorithm.aggregate = dict(fn="token_mean")

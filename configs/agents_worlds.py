@@ -26,6 +26,7 @@ WORLDS = {
     "hidden_digit": ("retry:Retry", dict(answers=10), 5, 4, 32),
     "recursive": ("retry:Retry", dict(decay=1.0, repetition=0.0), 5, 5, 40),
     "improve": ("retry:Improvement", dict(length=3), 5, 3, 40),
+    "reflect": ("reflection:Reflection", dict(), 4, 6, 48),
     "user": ("talks:User", dict(), 4, 8, 20),
     "doctor": ("talks:Doctor", dict(), 6, 4, 48),
     "negotiate": ("talks:Negotiation", dict(), 6, 4, 48),
@@ -37,11 +38,13 @@ WORLDS = {
     "dual": ("dual:Dual", dict(), 8, 4, 76),
     "research": ("workspaces:Research", dict(most=5), 5, 26, 190),
     "errands": ("workspaces:Errands", dict(), 12, 48, 160),
+    "summaries": ("summaries:Summaries", dict(), 14, 48, 224),
     "program": ("attempts:Guided", dict(), 2, 24, 44),
     "judged": ("attempts:Judged", dict(), 3, 20, 64),
     "quest": ("quests:Quest", dict(), 8, 12, 96),
     "screens": ("screens:Screens", dict(), 6, 11, 66),
     "endgame": ("endgame:Endgame", dict(), 10, 10, 80),
+    "site": ("site:Site", dict(), 6, 40, 200),
     "two_tools": ("quests:TwoTools", dict(), 4, 8, 44),
 }
 CREDIT = {
@@ -57,7 +60,7 @@ CREDIT = {
     "aspo": dict(fn="rl_jax.advantages.turn_shaping:aspo"),  # for worlds that count calls: search, database, router
     "igpo_logs": dict(fn="rl_jax.advantages.turn_shaping:igpo_policy", logs=True, separate=True),
     "igpo_policy": dict(fn="rl_jax.advantages.turn_shaping:igpo_policy"),  # for worlds with a right answer, as search
-    "oprl": dict(fn="rl_jax.advantages.turn_shaping:oprl", step_coef=1.0),
+    "oprl": dict(fn="rl_jax.advantages.turn_shaping:oprl", step_coef=1.0),  # with a reward model in training
     "attempts": dict(fn="rl_jax.advantages.turns:turn_return_loo", discount=0.0),  # a turn is an episode: program
     "eapo": dict(fn="rl_jax.advantages.turn_rounds:eapo", discount=0.9),
     "rise": dict(fn="rl_jax.advantages.turn_rounds:reward_weighted", temperature=1.0),
@@ -72,6 +75,7 @@ CREDIT = {
 }
 # What config.agent needs for them.
 AGENT = {
+    "oprl": dict(step_model=dict(fn="implicit", beta=0.05, learning_rate=1e-4, updates=1)),  # rates of small models
     "vine": dict(state_rollouts=2),
     "arpo": dict(branching=dict(fn="by_entropy"), roots=4),
     "arpo_entropy": dict(branching=dict(fn="by_entropy", measure="entropy"), roots=4),

@@ -6,6 +6,7 @@ The fields of an OPEN group belong to what its name selects (a task, an environm
 ones are here too. tests/configs/test_fields.py checks that no field is missing and no entry is left over.
 """
 
+from configs.agents_fields import AGENT
 from configs.control.fields import CONTROL
 from configs.flow_fields import FLOW
 from configs.masked_diffusion_fields import MASKED_DIFFUSION
@@ -128,24 +129,6 @@ MODEL = {
     **_under("rollout", dict(weights='Sampler: "int8", "fp8"; "": as trained.', cache='As weights; "": model.dtype.')),
     "rollout.mesh": 'Mesh for sampling, if it differs from `mesh`. "": the same.',
     "rollout.devices": 'Devices of rollout.mesh: "shared" with training, or "separate" (additional ones).',
-    "agent.env": 'Environment of the episodes. Of rl_jax.envs.text, or your own, "module:Class".',
-    "agent.max_turns": "Turns of the model per episode, at most.",
-    "agent.max_turn_tokens": "Tokens of one turn, at most. 0: what fits.",
-    "agent.max_tokens": "Sampled tokens of an episode, at most. 0: what fits.",
-    "agent.max_context": "Tokens that the model reads at once, at most. 0: the widest bucket + completion_length.",
-    "agent.max_observation": "Tokens of one answer of the environment, at most; a longer one is cut. 0: what fits.",
-    "agent.max_seconds": "Seconds that a coroutine environment may take for one answer, or it has failed. 0: any.",
-    "agent.overflow": 'What happens if an answer does not fit. "end": the episode ends; "cut": the answer is '
-    'shortened; "drop_oldest": the oldest turns go.',
-    "agent.on_rewrite": 'If a chat template writes earlier turns anew: "keep" the ids as they are, or "refuse".',
-    "agent.train_observations": "Train on the environment's tokens as well. A mistake, to show its harm.",
-    "agent.branching": 'Where episodes branch (experience.branching): at_random, by_entropy, ... "": nowhere.',
-    "agent.roots": "With agent.branching: episodes of a group that begin at the prompt.",
-    "agent.rounds": "With agent.branching: rounds in which the group's other episodes begin.",
-    "agent.state_rollouts": "Fresh episodes from each state, for credit that asks for state_values. 0: none.",
-    "agent.partner": 'The other side of kuhn, bargain. "": a script; "self": the policy; "reference": an older one.',
-    "agent.replay": 'Brings recorded episodes back to groups that failed: "successes" (ARPO). "": nothing.',
-    "agent.record": "Write each step's episodes to WORKDIR/trajectories, for configs/preferences/episodes.py.",
     "score.chunk": "Token columns whose logits are in memory at the same time in scoring.",
     "score.micro_batches": "Parts in which a step's rows are scored, one after the other; as train.micro_batches.",
     "packing.mode": "Layout of the rows: padded, packed or shared_prefix. packed: several sequences per row; "
@@ -283,7 +266,7 @@ POLICY = {
     "critic.value_coef": "Weight of the value loss if the trunk is shared.",
 }
 
-FIELDS = RUN | TASK | MODEL | TRAINING | POLICY | FLOW | PREFERENCES | CONTROL | MASKED_DIFFUSION
+FIELDS = RUN | TASK | MODEL | TRAINING | POLICY | AGENT | FLOW | PREFERENCES | CONTROL | MASKED_DIFFUSION
 FIELDS |= _under("fit.optimizer", {"learning_rate": "Learning rate of Adam."} | ADAM)
 
 

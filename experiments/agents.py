@@ -20,6 +20,7 @@ from experiments.parts.policy_steps import make_policy_batch, score, update
 from experiments.parts.rewards import make_rewards
 from experiments.parts.run import Run, checkpoint_items, state_of
 from experiments.parts.setup import make_setup
+from experiments.parts.step_model import make_step_model
 from experiments.parts.training import to_mesh
 from experiments.parts.warm_start import warm_start
 from rl_jax.tasks import Task
@@ -34,7 +35,7 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
     loop.record(setup)
     if (params := warm_start(setup, workdir, loop.stop)) is None:
         return
-    move, ref_params = references.start(setup, params)
+    (move, ref_params), step_model = references.start(setup, params), loop.carry(make_step_model(setup, params))
     (programs, state), (source, prompts) = policy.build(setup, params), policy.own_prompts(setup)
     programs, rewards = players.with_player(setup, programs), loop.carry(make_rewards(setup))
     items = loop.restore(checkpoint_items(state, reference=ref_params), prompts)
@@ -48,7 +49,7 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
             collected = recordings.keep(loop, step, collect(state.params, rollout_key, step.clock, ref_params))
             rows = to_mesh(setup, packer.to_score(collected.judged.rollout))
             scores, reference = score(config, programs, rows, state.params, ref_params, looks=False)
-            state = trackers.see(estimators, state, collected, step.number)
+            state, collected = trackers.see(estimators, state, collected, step.number), step_model(collected, scores)
             batch, earned = make_policy_batch(programs.assign, collected, scores, reference, credit_key, state.trackers)
             step.clock.lap("score_s", batch)
             state, updates, metrics = update(loop, setup, programs, packer, state, batch, order_key)

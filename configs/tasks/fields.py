@@ -37,6 +37,8 @@ TASK = {
     "task.think": "labelled_text: a thought before the label, or the bare label.",
     "task.steps": "random_calculation: numbers of operations.",
     "task.largest": "random_calculation, countdown: largest number.",
+    "task.rates": 'Text worlds: file of experiments.tools.pass_rates, for flags of a tool. "": no flags.',
+    "task.below": "Text worlds: a prompt whose pass rate is below this gets the tool.",
     "task.operands": "random_calculation: of integer, fraction, square, cube.",
     "task.count": "countdown: how many numbers.",
     "task.targets": "countdown: (least, greatest) target.",

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 
-from experiments.parts import episode_replay, policy, processes, turn_entropies, turn_signals
+from experiments.parts import episode_replay, policy, processes, step_model, turn_entropies, turn_signals
 from experiments.parts.encoding import whole_text
 from experiments.parts.sampler import Merging
 from experiments.parts.setup import Setup, sampling_of
@@ -106,7 +106,7 @@ def check(config) -> None:
     else:
         problems += _partner_problems(config, env)
         problems += _not_told(config, env) + turn_signals.problems(config, env)
-    problems += episode_replay.problems(config)
+    problems += episode_replay.problems(config) + step_model.problems(config)
     if problems:
         raise ValueError("\n".join(problems))
 

@@ -182,6 +182,8 @@ def needs_ref_log_probs(config) -> bool:
     asked = {name for fn in reading for name in needs(fn)}
     moved = any(tracker.fn for place, tracker in settings.trackers.items() if place not in ("reward_scale", "baseline"))
     used = any(schedules.may_be_used(config, f"algorithm.{name}") for name in ("kl_coef", "reward_kl_coef"))
+    if turn_signals.step_model_of(config)["fn"]:  # against the policy itself, not the reference
+        asked -= {"implicit_rewards"}
     return bool(settings.measure_kl or used or moved or asked & {"ref_log_probs", "implicit_rewards"})
 
 

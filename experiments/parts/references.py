@@ -32,10 +32,11 @@ def make_schedule(config) -> Callable:
 
 
 def is_read(config) -> bool:
-    """Whether grpo, agents or ppo read the reference's params: for log-probs, for samples, or as a guide or mask."""
+    """Whether grpo, agents or ppo read the reference's params: for log-probs or samples; as partner, guide or mask."""
     offline = "critic" in config and config.critic.offline
     sampled = config.sample.references > 0 or bool(config.foreign) or offline
-    return policy.needs_ref_log_probs(config) or sampled or action_mask.is_on(config)
+    partner = "agent" in config and config.agent.get("partner", "") == "reference"
+    return policy.needs_ref_log_probs(config) or sampled or partner or action_mask.is_on(config)
 
 
 def start(setup: Setup, params: Params) -> tuple[Callable, Params | None]:

@@ -1,6 +1,7 @@
 """The estimators that a run carries from step to step (rl_jax.core.trackers), by their place in the loop.
 
     reward_scale   running_moments: of rewards, updated before they are shaped -> shaping.scaled
+                   credit.prices:cost_window: of what episodes cost -> credit.prices:priced
     baseline       ema_mean: of the rewards of earlier steps -> advantages.tracked_baseline
                    beta_values: the same of each prompt -> advantages.tracked_relative
                    a tracker of rl_jax.advantages.memory: what its state has named -> advantages.remembered
@@ -23,7 +24,7 @@ from jax.sharding import Mesh
 from experiments.parts import processes, schedules
 from experiments.parts.sample_groups import Collected
 from rl_jax.core import trackers
-from rl_jax.core.binding import bind
+from rl_jax.core.binding import bind, needs
 from rl_jax.core.trackers import Tracker
 from rl_jax.core.types import PolicyBatch
 from rl_jax.tasks import Task
@@ -34,7 +35,7 @@ States = dict[str, Any]
 
 # Place -> (fields of the state that the loop reads, the usual tracker).
 PLACES = {
-    "reward_scale": (("mean", "std"), "running_moments"),
+    "reward_scale": (("mean or named", "std or named"), "running_moments"),
     "baseline": (("value or values or named",), "ema_mean or beta_values"),
     "reward_kl": (("coef",), "adaptive_kl"),
     "loss_kl": (("coef",), "adaptive_kl"),
@@ -74,16 +75,29 @@ def init(estimators: dict[str, Tracker]) -> States:
     return {place: tracker.init() for place, tracker in estimators.items()}
 
 
-def see_rewards(estimators: dict[str, Tracker], states: States, rewards: np.ndarray) -> States:
-    """The states after observing the step's rewards, float32 [B], if that comes before their use (PPO-max)."""
+def see_rewards(
+    estimators: dict[str, Tracker], states: States, rewards: np.ndarray, counted: Mapping[str, np.ndarray] | None = None
+) -> States:
+    """The states after observing the step's rewards, float32 [B], if that comes before their use (PPO-max).
+
+    counted: what a tracker may ask for by name, of the turns of episodes.
+    """
     if "reward_scale" not in estimators:
         return states
-    return states | {"reward_scale": estimators["reward_scale"].update(states["reward_scale"], jnp.asarray(rewards))}
+    update = estimators["reward_scale"].update
+    asked = {name: jnp.asarray(array) for name, array in (counted or {}).items() if name in needs(update)}
+    return states | {"reward_scale": update(states["reward_scale"], jnp.asarray(rewards), **asked)}
+
+
+def _counted(collected: Collected) -> dict[str, np.ndarray]:
+    """The turns of a step's rows, and what the environment has counted of each; {} for single answers."""
+    turns = collected.judged.rollout.turns
+    return {} if turns is None else {"turns": turns.numbers} | {f"turn_{name}": x for name, x in turns.counts.items()}
 
 
 def known(config, states: States, named: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """What credit.assign may use: reward_mean, reward_std, baseline or what its state has named, and the weight of the
-    KL in the reward.
+    """What credit.assign may use: reward_mean, reward_std and baseline, or what their states have named, and the weight
+    of the KL in the reward.
 
     Args:
       config: of the run.
@@ -93,7 +107,9 @@ def known(config, states: States, named: Mapping[str, Any] | None = None) -> dic
     result = {"reward_kl_coef": config.algorithm.reward_kl_coef}
     if "reward_kl" in states:
         result["reward_kl_coef"] = states["reward_kl"].coef
-    if "reward_scale" in states:
+    if hasattr(states.get("reward_scale"), "named"):
+        result |= states["reward_scale"].named()
+    elif "reward_scale" in states:
         result["reward_mean"], result["reward_std"] = states["reward_scale"].mean, states["reward_scale"].std()
     if "baseline" in states:
         result |= _of_baseline(states["baseline"], named or {})
@@ -167,7 +183,9 @@ def metrics_of(states: States) -> dict[str, float]:
 
 def see(estimators: dict[str, Tracker], state: TrainState, collected: Collected, step: int) -> TrainState:
     """The train state whose trackers have observed what comes before their use: the step's rewards, and its number."""
-    states = see_rewards(estimators, state.trackers, collected.judged.result.rewards)
+    asks = "reward_scale" in estimators and needs(estimators["reward_scale"].update)
+    counted = _counted(collected) if asks else {}
+    states = see_rewards(estimators, state.trackers, collected.judged.result.rewards, counted)
     if schedules.PLACE in estimators:
         values = estimators[schedules.PLACE].update(states[schedules.PLACE], step)
         states = states | {schedules.PLACE: jax.device_put(values, state.step.sharding)}

@@ -5,7 +5,8 @@ Each array is made only if config.algorithm.advantage asks for it by name (rl_ja
     branches                            which rows share which turns, of config.agent.branching
     state_values                        the mean return of config.agent.state_rollouts fresh episodes from each state
     answer_probs, prior_answer_probs    how probable the policy finds the right answer, if the environment tells it
-    implicit_rewards                    log pi - log pi_ref of each token (experiments.parts.policy.make_assign)
+    implicit_rewards                    log pi - log pi_ref of each token (experiments.parts.policy.make_assign), or
+                                        beta (log phi - log pi) of a model in training (experiments.parts.step_model)
 """
 
 from collections.abc import Callable, Sequence
@@ -50,6 +51,11 @@ def advantage_of(config) -> tuple[str, Callable]:
     if "critic" in config:
         return "critic.advantage", bind(config.critic.advantage.to_dict(), tokens)
     return "algorithm.advantage", bind(config.algorithm.advantage.to_dict(), advantages)
+
+
+def step_model_of(config) -> dict[str, Any]:
+    """config.agent.step_model; runs of before there was one, and of programs without episodes, have none."""
+    return dict(config.agent.get("step_model", {"fn": ""})) if "agent" in config else {"fn": ""}
 
 
 def said(config) -> str:

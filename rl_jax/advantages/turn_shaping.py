@@ -145,8 +145,9 @@ def oprl(
 
         s_ij = sum_{t in turn j} beta (logp_phi - logp_old),    A^S = (s_ij - mean) / (std + eps)
 
-    phi is trained beside the policy by DPO on pairs of episodes. Biased: s is a learnt reward without the turns after
-    it, and the means include the own value. Source: arXiv 2509.19199 (beta .05 and the weight 1 from memory).
+    phi is trained beside the policy by DPO on pairs of episodes (experiments.parts.step_model). Biased: s is a learnt
+    reward without the turns after it, and the means include the own value.
+    Source: arXiv 2509.19199 (beta .05 and the weight 1 from memory).
 
     Args:
       rewards: float [B].

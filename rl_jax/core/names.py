@@ -75,7 +75,9 @@ NAMES = {
         "float [B]", "the same before the first turn", "experiments.agents, if the environment has right_answer()"
     ),
     "implicit_rewards": Name(
-        "float [B, C]", "log pi - log pi_ref of each token", "experiments.agents, from the policy and the reference"
+        "float [B, C]",
+        "log pi - log pi_ref of each token, or beta (log phi - log pi) of a reward model phi in training",
+        "experiments.agents, from the policy and the reference, or of config.agent.step_model",
     ),
     "log_probs": Name(
         "float [B, C] or [N, K, C]",
@@ -135,6 +137,7 @@ NAMES = {
     "baseline": Name("float [] or [B]", "reward baseline of the steps before", "trackers.baseline"),
     "reward_mean": Name("float []", "mean of all rewards so far", "trackers.reward_scale"),
     "reward_std": Name("float []", "standard deviation of all rewards so far", "trackers.reward_scale"),
+    "cost_quantiles": Name("float [2]", "quantiles of what the last episodes have cost", "credit.prices.cost_window"),
     "reference_rewards": Name(
         "float [B, M]", "rewards of M responses of the reference policy", "sample.references, grpo and ppo"
     ),

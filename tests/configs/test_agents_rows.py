@@ -1,22 +1,23 @@
-"""configs/agents_rows.py: each paper's words fit their worlds, and what cannot be together is refused."""
+"""configs/agents_rows.py, agents_papers.py: each paper's words fit their worlds; what cannot be together is refused."""
 
 import itertools
 import random
 
 import pytest
 
-from configs import agents_rows
+from configs import agents_papers, agents_rows
 from experiments.parts import check_config, players, policy
 from rl_jax.envs.text.recorded import segments
 
-WORDS = [(paper, word) for paper, lists in agents_rows.ONE_OF.items() for words in lists for word in words]
-CASES = [(paper, None) for paper in agents_rows.ONE_OF] + [case for case in WORDS if case[1] != "bilevel"]
+FILES = {paper: file for file in (agents_rows, agents_papers) for paper in file.ONE_OF}
+WORDS = [(paper, word) for paper, file in FILES.items() for words in file.ONE_OF[paper] for word in words]
+CASES = [(paper, None) for paper in FILES] + [case for case in WORDS if case[1] != "bilevel"]
 
 
 @pytest.mark.parametrize(("paper", "word"), CASES)
 def test_every_word_has_a_world_that_fits(paper, word):
     """Prompts and every new beginning fit the bucket, and nine of ten episodes of a mediocre player the row."""
-    config = agents_rows.get_config(",".join(filter(None, (paper, word, "smoke"))))
+    config = FILES[paper].get_config(",".join(filter(None, (paper, word, "smoke"))))
     assert config.name == paper
     check_config.check(config)
     players.check(config)
@@ -45,6 +46,14 @@ def test_a_replaced_history_has_no_oldest_turns_to_drop():
 def test_words_without_a_paper_name_theirs():
     assert agents_rows.get_config("dense,grpo,smoke").name == "multi_turn_guide"
     assert agents_rows.get_config().name == "tau2"
+
+
+def test_the_other_file_refuses_what_does_not_go_together():
+    assert agents_papers.get_config().name == "webagent_r1"
+    with pytest.raises(ValueError, match=r"\['zero'\] is no word of retroformer, which has \[\]"):
+        agents_papers.get_config("retroformer,zero")
+    with pytest.raises(ValueError, match="webagent_r1, retroformer: one paper at a time"):
+        agents_papers.get_config("webagent_r1,retroformer")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import random
 import numpy as np
 import pytest
 
-from rl_jax.envs.text import attempts, dual, quests, workspaces
+from rl_jax.envs.text import attempts, dual, quests, summaries, workspaces
 from rl_jax.envs.text.recorded import segments
 
 
@@ -124,6 +124,39 @@ def test_finished_subgoals_leave_their_outcome_and_can_be_recalled():
     assert [step.anew for step in steps] == [True, False, False, True, True, False, False] and steps[-1].reward == 1
     kept = begun(workspaces.Errands(compress=False), {"task": "bd:", "placed": "cbda"})
     assert not any(step.anew for step in spoken(kept, "gb", "2", "+", "gd"))
+
+
+def test_the_model_writes_what_is_left_of_a_finished_subgoal():
+    """Of what it has just done and nothing else; the summary is all that the later memory has of it."""
+    env = begun(summaries.Summaries(price=0.5), {"task": "bd:", "placed": "cbda"})
+    words = ("gb", "3", "2", "+", "gd", "3d", "r0", "3", "gd", "+")
+    steps = spoken(env, *words)
+    assert [told(step) for step in steps] == [
+        "bd: gb\n", "d\n", "b\n", "ok\n", "gb3d2b+ok=", "bd: gb=3d gd\n", "bd: gb3d2b+ok gd\n", "d\n",
+        "bd: gb=3d gd\n", "",
+    ]  # fmt: skip
+    assert [step.anew for step in steps] == [True, False, False, False, True, True, True, False, True, False]
+    assert [step.reward for step in steps] == [-0.5] * 5 + [0.0] + [-0.5] * 3 + [1.0]  # a summary is free
+    assert [step.numbers["summaries"] for step in steps] == [0] * 5 + [1] + [0] * 4
+    reads = [step.numbers["read"] for step in steps]
+    assert reads[4:7] == [len("bd: gb\n3d\n2b\n+ok\n"), len("gb3d2b+ok="), len("bd: gb=3d gd\n")]
+    for bad in ("toolongtokeep", "a b", ""):
+        env = begun(summaries.Summaries(), {"task": "bd:", "placed": "cbda"})
+        last = spoken(env, "gb", "2", "+", "gd", bad)[-1]
+        assert told(last) == "bd: gb= gd\n" and last.numbers["malformed"] == 1
+
+
+def test_an_expert_needs_his_summary():
+    """Turns until all is fetched: with what he wrote he goes straight to a room that he has seen."""
+    turns = {}
+    for forgets in (False, True):
+        env = begun(summaries.Summaries(most=30), {"task": "bd:", "placed": "cdba"})
+        rng, step, turns[forgets] = random.Random(0), None, 0
+        while step is None or not step.done:
+            step = env.step("ok" if env._next and forgets else env.expert(rng))
+            turns[forgets] += 1
+        assert step.reward == 1
+    assert turns[False] < turns[True]
 
 
 def test_what_is_malformed_has_been_read_too():

@@ -11,15 +11,18 @@ import numpy as np
 import pytest
 
 from configs import agents as agents_config
-from configs import agents_ppo, ppo_common
+from configs import agents_papers, agents_ppo, ppo_common
 from experiments import ppo
 from experiments.parts import actor_critic, critics, policy, turn_replay, turn_signals
+from experiments.parts.setup import make_setup
 from rl_jax import ppo as recipe
 from rl_jax.advantages import turn_critics
 from rl_jax.core.types import Rollout, TokenBatch, Turns
 from rl_jax.credit.rule import CreditRule
+from rl_jax.envs.text.reflection import Reflection
 from rl_jax.losses import turn_critics as turn_losses
 from rl_jax.runs.logging import read_jsonl
+from rl_jax.training import checkpoint
 from tests.experiments import small
 from tests.experiments.shared_programs import share_programs, sharing  # noqa: F401  fixtures
 from tests.experiments.small import kept_signals, reward, sevens_and_even  # noqa: F401  a fixture
@@ -365,3 +368,47 @@ def test_an_environment_that_cannot_work_is_refused(tmp_path):
         ppo.check_config(tiny(tmp_path, max_turns=0))
     with pytest.raises(ValueError, match="bilevel, turn_ppo|turn_ppo, bilevel"):
         agents_ppo.get_config("turn_ppo,bilevel")
+
+
+class Paid(Reflection):
+    """Neither side of an untrained model says a word of a and b, so a reflection earns and costs by its length."""
+
+    NUMBERS = (*Reflection.NUMBERS, "cost")
+
+    def _after(self, said, trial):
+        step = super()._after(said, trial)
+        return step._replace(reward=2.0 * (len(said) % 3), numbers={**step.numbers, "cost": 1.0 + len(said) % 2})
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("kept_signals")
+def test_an_actor_that_stays_as_it_is_beside_a_reflector_that_learns(tmp_path):
+    """Retroformer: the partner's weights are those that training began with, after a step that moved the policy.
+
+    And Router-R1: what has been said is priced by running quantiles, whose window is in the checkpoint.
+    """
+    config, router = (agents_papers.get_config(f"{word},smoke") for word in ("retroformer", "router_r1"))
+    config.algorithm.shaping = router.algorithm.shaping
+    config.algorithm.trackers.reward_scale = router.algorithm.trackers.reward_scale
+    config.task.update(data_dir=str(tmp_path / "data"), num_train=8, num_test=4)
+    config.model.update(embed_dim=16, num_layers=1, num_heads=2, num_kv_heads=2, head_dim=8, mlp_dim=32)
+    config.agent.env.fn = "tests.experiments.test_agents_ppo:Paid"
+    config.sft.steps, config.train.steps, config.critic.warmup_steps = 0, 1, 0
+    config.sample.update(prompts_per_step=4)
+    config.agent.update(max_turns=2, max_turn_tokens=4)
+    config.eval.update(every=0, num_prompts=4, batch_size=4)
+    config.checkpoint.every = 1
+    config.algorithm.update(kl_coef=0.0, measure_kl=False)
+    config.log.update(progress=False, tensorboard=False)
+    ppo.run(config.lock(), tmp_path / "run")
+    setup = make_setup(config)
+    like = dict.fromkeys(("params", "reference"), setup.param_shapes)
+    with checkpoint.Checkpointer(tmp_path / "run/checkpoints", every=1) as checkpoints:
+        kept = checkpoints.restore(like)[0]
+    first = setup.init_params()
+    jax.tree.map(np.testing.assert_array_equal, kept["reference"], first)
+    assert max(float(np.abs(a - b).max()) for a, b in zip(*map(jax.tree.leaves, (kept["params"], first)), strict=True))
+    rows = read_jsonl(tmp_path / "run/metrics.jsonl")
+    assert rows[-1]["episode/end/error"] == 0 and "episode/gain" in rows[-1]
+    assert rows[-1]["tracker/reward_scale/seen"] == 4 and rows[-1]["tracker/reward_scale/high"] > 0
+    assert abs(rows[-1]["reward/optimized"] - rows[-1]["reward/mean"]) > 0.01

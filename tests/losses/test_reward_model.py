@@ -420,6 +420,26 @@ def test_implicit_outcome_is_primes():
     np.testing.assert_allclose(whole[:, 0], 2 * np.where(mask, ratios, 0).sum(-1)[:, 0], rtol=1e-5)
 
 
+def test_implicit_pairs_is_dpo_on_all_pairs_of_a_prompts_episodes():
+    """Sums written out; an episode that is absent, or has the same outcome as another, is not compared with it."""
+    ratios, mask = values(2, 3, 4), RNG.random((2, 3, 4)) < 0.7
+    ratios[~mask] = np.nan
+    outcomes = np.array([[1.0, 0.0, 1.0], [0.5, 0.2, 9.0]], np.float32)
+    present = np.array([[True, True, True], [True, True, False]])
+    sums = 0.3 * np.where(mask, ratios, 0).sum(-1)
+    pairs = [[(0, 1), (2, 1)], [(0, 1)]]
+    losses_ = [np.mean([np.logaddexp(0, sums[n, j] - sums[n, i]) for i, j in of]) for n, of in enumerate(pairs)]
+    args, named = (jnp.asarray(mask), jnp.asarray(present)), {"targets": jnp.asarray(outcomes), "beta": 0.3}
+    assert value(losses.implicit_pairs, ratios, *args, **named) == pytest.approx(np.mean(losses_), rel=1e-6)
+    weights = np.zeros((2, 3))  # dl/dsum
+    for n, of in enumerate(pairs):
+        for i, j in of:
+            share = 0.3 / (1 + np.exp(sums[n, i] - sums[n, j])) / len(of) / 2
+            weights[n, i], weights[n, j] = weights[n, i] - share, weights[n, j] + share
+    found = gradient(losses.implicit_pairs, ratios, *args, **named)
+    np.testing.assert_allclose(found, np.where(mask, weights[..., None], 0), rtol=1e-5, atol=1e-8)
+
+
 def prime_in_torch(rm_scores, gt_scores, mask, group, gammas):
     """compute_rloo_returns of PRIME's core_algos.py, its lines in their order, without verl's containers."""
     mask = torch.tensor(mask)

@@ -27,17 +27,27 @@ class Search(World):
       hops: most hops of a question, 1 or 2.
       fresh: new facts for each episode.
       seed: of the facts.
+      tool: False: no search answers, whatever a record says.
       most: turns.
     """
 
     ALPHABET = "abcdefghijklmnopqrstuvwxyz ?\n"
     NUMBERS = ("calls",)
 
-    def __init__(self, *, price: float = 0.05, hops: int = 2, fresh: bool = True, seed: int = 0, most: int = 5):
+    def __init__(
+        self,
+        *,
+        price: float = 0.05,
+        hops: int = 2,
+        fresh: bool = True,
+        seed: int = 0,
+        tool: bool = True,
+        most: int = 5,
+    ):
         super().__init__(price=price, most=most)
         if hops not in (1, 2):
             raise ValueError(f"hops={hops} must be 1 or 2")
-        self._hops, self._fresh, self._seed = hops, fresh, seed
+        self._hops, self._fresh, self._seed, self._tool = hops, fresh, seed, tool
 
     def problems(self, rng: random.Random) -> Iterator[tuple[str, dict]]:
         """A person, one hop or two."""
@@ -58,7 +68,7 @@ class Search(World):
             [f"s {info['who']} likes", f"s {friends[info['who']]} has"] if info["far"] else [f"s {info['who']} has"]
         )
         self._right = pets[friends[info["who"]] if info["far"] else info["who"]]
-        self._allowed, self._found = info.get("search", True), []
+        self._allowed, self._found = info.get("search", True) and self._tool, []
 
     def state_key(self) -> str:
         """The documents that were found, in any order."""
@@ -176,8 +186,9 @@ class Router(World):
 
     cost_score = 1 - (x - q05) / (q95 - q05), cut to 0..1, x = sqrt(tokens x price) summed over the calls, and the
     quantiles of a window of 1000 episodes in the paper; here of the costs of all ways to ask once, so that the reward
-    is a function of the episode (0.5 if they are equal). A model answers a question right if its skill is at least the
-    question's difficulty, else one off, and the same each time.
+    is a function of the episode (0.5 if they are equal). With alpha=0 the world pays correctness and format only, and
+    rl_jax.credit.prices adds the paper's price, by running quantiles of `cost`. A model answers a question right if its
+    skill is at least the question's difficulty, else one off, and the same each time.
     Source: arXiv 2506.09033 (Router-R1); the fork programmer229/Router-R1 (format -1, four turns).
 
     Args:

@@ -28,9 +28,15 @@ def load(
     num_test: int = 200,
     expert_share: float = 0.5,
     seed: int = 0,
+    rates: str = "",
+    below: float = 0.5,
+    flag: str = "search",
     data_dir: str = base.DEFAULT_DATA_DIR,
 ) -> base.Task:
     """The task. Its reward is the environment's.
+
+    With `rates`, the info of each training prompt that has one says {flag: rate < below}: only hard prompts get the
+    tool (arXiv 2508.06165; its number is not known). Prompts without a rate, and test prompts, are not changed.
 
     Args:
       world: "module:Class" of a World.
@@ -39,6 +45,9 @@ def load(
       num_test: problems.
       expert_share: probability that a turn of a recorded episode is the expert's.
       seed: of problems and episodes.
+      rates: a file of experiments.tools.pass_rates, measured without the tool. "": no flags.
+      below: the pass rate from which on a prompt is easy.
+      flag: its name in the info, which the world reads.
       data_dir: where the prepared dataset is stored.
 
     Raises:
@@ -56,18 +65,39 @@ def load(
     def make():
         env, rng = kind(**settings), random.Random(seed)
         problems = list(itertools.islice(env.problems(rng), num_train + num_test))
-        train, test = problems[:num_train], problems[num_train:]
+        train, test = flagged(problems[:num_train], rates, below, flag), problems[num_train:]
         plain = {"train": [_record(*problem) for problem in train], "test": [_record(*problem) for problem in test]}
         episodes = ((info, segments(env, prompt, info, rng, expert_share)) for prompt, info in train)
         recorded = [_record(one.first, info, one) for info, found in episodes for one in found]
         return plain | {"sft_train": recorded}, {}
 
-    name = kind.__name__.lower()
+    name, files = kind.__name__.lower(), [rates] if rates else []
     arguments = dict(world=world, settings=settings, num_train=int(num_train), num_test=int(num_test))
     arguments |= dict(expert_share=float(expert_share), seed=int(seed))
+    arguments |= dict(below=float(below), flag=flag) if rates else {}
     code = [__file__, inspect.getfile(kind), str(pathlib.Path(__file__).with_name("world.py"))]
-    stored = base.record_splits(name, make, arguments=arguments, code=code, data_dir=data_dir)
+    stored = base.record_splits(name, make, arguments=arguments, sources=files, code=code, data_dir=data_dir)
     return base.Task(name, CharTokenizer(kind.ALPHABET), stored, None)
+
+
+def flagged(problems: list[tuple[str, dict]], rates: str, below: float, flag: str) -> list[tuple[str, dict]]:
+    """Problems whose info has {flag: rate < below} if the file `rates` has their prompt; unchanged without a file.
+
+    Raises:
+      ValueError: if the file is none of pass rates.
+    """
+    if not rates:
+        return problems
+    try:
+        rows = json.loads(pathlib.Path(rates).read_text())
+        known = {(row["prompt"], json.dumps(row["info"], sort_keys=True)): float(row["rate"]) for row in rows}
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise ValueError(f"task.rates={rates}: no file of experiments.tools.pass_rates: {error!r}") from error
+    found = []
+    for prompt, info in problems:
+        rate = known.get((prompt, json.dumps(info, sort_keys=True)))
+        found.append((prompt, info if rate is None else info | {flag: rate < below}))
+    return found
 
 
 class Segment(NamedTuple):

@@ -105,10 +105,11 @@ class Research(World):
 
 
 class Chunk(NamedTuple):
-    """One subgoal, and what was done for it: pairs of an action and what was seen."""
+    """One subgoal, and what was done for it: pairs of an action and what was seen. summary: if somebody wrote one."""
 
     subgoal: str
     pairs: tuple[tuple[str, str], ...] = ()
+    summary: str | None = None
 
 
 def compressed(task: str, chunks: Sequence[Chunk], recalled: Sequence[int] = ()) -> str:
@@ -116,7 +117,7 @@ def compressed(task: str, chunks: Sequence[Chunk], recalled: Sequence[int] = ())
 
         task  (subgoal_i = summary_i) for i < n  subgoal_n (action, observation)*
 
-    The summary is the chunk's last observation, its outcome; a language model writes it in the paper.
+    The summary is what was written (rl_jax.envs.text.summaries), else the chunk's last observation, its outcome.
 
     Args:
       task: what is asked for.
@@ -128,7 +129,8 @@ def compressed(task: str, chunks: Sequence[Chunk], recalled: Sequence[int] = ())
         seen = "".join(f"{action}{observation}" for action, observation in chunk.pairs[-PAIRS:])
         whole = number == len(chunks) - 1 or number in recalled
         outcome = chunk.pairs[-1][1] if chunk.pairs else ""
-        parts.append(f"{chunk.subgoal}{seen}" if whole else f"{chunk.subgoal}={outcome}")
+        left = outcome if chunk.summary is None else chunk.summary
+        parts.append(f"{chunk.subgoal}{seen}" if whole else f"{chunk.subgoal}={left}")
     return " ".join(parts) + "\n"
 
 
@@ -140,7 +142,7 @@ class Errands(World):
     writes chunk 0 out once more. All fetched is 1; each turn costs `price`. With `compress=False` the model keeps its
     history. numbers: correct, fetched, read (the letters that stood before each turn).
     HiAgent (arXiv 2408.09559) prompts a frozen model for subgoals and summaries and trains nothing; here they are words
-    of a trained one, and the summary is the last observation (`compressed`).
+    of a trained one. The summary is the last observation (`compressed`); in summaries.Summaries the model writes it.
 
     Args:
       rooms: 2 to 9, with a thing each.

@@ -6,7 +6,7 @@ per prompt, S steps.
 
 from rl_jax.losses.reward_model.base import Terms
 from rl_jax.losses.reward_model.grades import attributes, hl_gauss, mse, outcome
-from rl_jax.losses.reward_model.implicit import implicit_outcome
+from rl_jax.losses.reward_model.implicit import implicit_outcome, implicit_pairs
 from rl_jax.losses.reward_model.rankings import (
     bradley_terry,
     bradley_terry_margin,
@@ -24,6 +24,7 @@ __all__ = [
     "bradley_terry_soft",
     "hl_gauss",
     "implicit_outcome",
+    "implicit_pairs",
     "k_wise",
     "mse",
     "outcome",

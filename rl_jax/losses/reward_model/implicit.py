@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from rl_jax.core.masked import zero_masked
 from rl_jax.losses.reward_model.base import Terms
 from rl_jax.losses.reward_model.grades import outcome
+from rl_jax.losses.reward_model.rankings import k_wise
 
 
 def implicit_rewards(log_ratios: chex.Array, mask: chex.Array, *, beta: float = 0.05) -> chex.Array:
@@ -40,3 +41,23 @@ def implicit_outcome(
       beta: as in `implicit_rewards`; required, since it is supplied by name.
     """
     return outcome(implicit_rewards(log_ratios, mask, beta=beta), present, targets=targets)
+
+
+def implicit_pairs(
+    log_ratios: chex.Array, mask: chex.Array, present: chex.Array, *, targets: chex.Array, beta: float
+) -> Terms:
+    """DPO on whole episodes: all pairs of a prompt whose outcomes differ. At phi = ref the loss is log 2.
+
+        l = 1 / P sum_{R_i > R_j} -log sigma(Q_i - Q_j), Q_i = beta sum_t (log phi_t - log ref_t)
+
+    The sum is over sampled tokens of all turns; what the environment says is in neither. Source: arXiv 2509.19199
+    (iStar, OPRL), whose ref is the policy that played. Which pairs of a group it takes was not readable: here all.
+
+    Args:
+      log_ratios: float [N, K, C], differentiated through log phi.
+      mask: bool [N, K, C].
+      present: bool [N, K].
+      targets: float [N, K], R, the episodes' outcomes. Two of equal R are not a pair.
+      beta: as in `implicit_rewards`; required, since it is supplied by name.
+    """
+    return k_wise(implicit_rewards(log_ratios, mask, beta=beta), present, targets=targets)

@@ -1,0 +1,120 @@
+"""More papers on agents: a compressed history, a frozen actor, a price of calls. docs/pages/agents_papers.md says more.
+
+    python -m experiments.agents --config=configs/agents_papers.py:webagent_r1 --workdir=runs/webagent
+
+Models, warm starts and sizes are those of configs/agents_worlds.py; small worlds of text stand for web sites and for
+large models. Arguments: the paper, and words of it.
+
+    `webagent_r1` (the default)  A_i = (R_i - mean) / (std + 1e-4) on all that the model said, R of 0 or 1 at the end;
+                           older pages of the history become a mark when a new one arrives, the model's own words stay
+                           (arXiv 2505.16421). beta .001 for the KL, as there. The warm start is its behavior cloning;
+                           `zero` has none (WebAgent-R1-Zero). `whole`: the history is kept
+    `retroformer`          r_i = G_i+1 - G_i for a reflection between two trials of an actor, PPO on reflections alone
+                           (arXiv 2308.02151), with experiments.ppo. The actor is the policy's weights after the warm
+                           start, which stay as they are; the KL in the loss is to the same. A reflection is a step of
+                           its own: discount 0. Rows are the step's own, where the paper's are collected beforehand
+    `router_r1`            R = -1 for a wrong format, else (1 - alpha) EM + alpha c, where c is 1 for the cheapest of
+                           the last 1000 episodes and 0 for the dearest (5 and 95 % quantiles), PPO with GAE over
+                           tokens (arXiv 2506.09033), with experiments.ppo. alpha .5; scripted models stand for APIs
+    `ur2`                  questions, and a search that only hard ones may use: --config.task.rates says how often each
+                           was solved without it (arXiv 2508.06165; its threshold, here .5, and REINFORCE++ are from
+                           memory). The facts are the same everywhere, so easy ones can be known by heart. `alone`
+                           measures the rates: nobody may search, nothing is learned (its rate is 1e-12), episodes are
+                           recorded for experiments.tools.pass_rates
+    `toolchain_star`       A* over turns of tool calls: the next episodes begin at the plan of the least f = g + h, made
+                           of agreement, memory and the rest of an episode (arXiv 2310.13227, which trains nothing;
+                           its terms from memory). This run only plays and records; 4 at once, 32 episodes a prompt
+    `smoke`                seconds, for CI
+"""
+
+from configs import agents_ppo, common, sweeps
+from configs.agents_rows import world
+
+PRICES = "rl_jax.credit.prices"
+ONLY_PLAYS = 1e-12  # a learning rate below what a weight can show
+ONE_OF = {  # words that exclude each other, of one paper
+    "webagent_r1": (("whole",), ("zero",)),
+    "retroformer": (),
+    "router_r1": (),
+    "ur2": (("alone",),),
+    "toolchain_star": (),
+}
+
+
+def get_config(arg: str | None = None):
+    words = common.parse(arg, (*ONE_OF, *(word for key in ONE_OF for word in words_of(key)), "smoke"))
+    owners = [key for key in ONE_OF if words & set(words_of(key))]
+    named = [word for word in ONE_OF if word in words] or owners[:1] or list(ONE_OF)[:1]
+    if len(named) > 1:
+        raise ValueError(f"{', '.join(named)}: one paper at a time")
+    paper = named[0]
+    if left := words - {paper, "smoke", *words_of(paper)}:
+        raise ValueError(f"{sorted(left)} is no word of {paper}, which has {words_of(paper)}")
+    config = PAPERS[paper](words)
+    config.name = paper
+    return config
+
+
+def words_of(paper: str) -> list[str]:
+    """The words that a paper has."""
+    return [word for part in ONE_OF[paper] for word in part]
+
+
+def _webagent_r1(words: set[str]):
+    config = world(words, "site", "trajectory", simplify="whole" not in words)
+    config.algorithm.kl_coef = 0.001
+    if "zero" in words:
+        config.sft.steps = 0
+    return config
+
+
+def _retroformer(words: set[str]):
+    config = world(words, "reflect", "turn_ppo", of=agents_ppo)
+    config.agent.env.side = "r"  # only reflections are trained; the recorded episodes have both sides
+    config.agent.partner = "reference"
+    config.algorithm.reference_schedule = dict(fn="fixed")
+    config.critic.advantage.update(discount=0.0)
+    return config
+
+
+def _router_r1(words: set[str]):
+    config = world(words, "router", "bilevel", of=agents_ppo, alpha=0.0)  # the world pays EM and the format only
+    config.critic.advantage = dict(fn="gae", discount=1.0, lam=1.0)
+    config.algorithm.shaping = dict(fn=f"{PRICES}:priced", weight=0.5)
+    config.algorithm.trackers.reward_scale = dict(fn=f"{PRICES}:cost_window", size=1000)
+    return config
+
+
+def _ur2(words: set[str]):
+    config = world(words, "search", fresh=False)
+    config.task.update(rates="", below=0.5)
+    config.algorithm.advantage = dict(fn="reinforce_pp")
+    if "alone" in words:
+        config.agent.env.tool = False
+        config.agent.record = True
+        config.train.optimizer.learning_rate = ONLY_PLAYS
+    return config
+
+
+def _toolchain_star(words: set[str]):
+    config = world(words, "two_tools", "branch_loo")
+    config.agent.branching = dict(fn="rl_jax.experience.a_star:by_a_star")
+    size = 8 if "smoke" in words else 32
+    config.sample.update(group_size=size, prompts_per_step=4)
+    config.agent.update(roots=4, rounds=size // 4 - 1, record=True)
+    config.train.optimizer.learning_rate = ONLY_PLAYS
+    return config
+
+
+PAPERS = {
+    "webagent_r1": _webagent_r1,
+    "retroformer": _retroformer,
+    "router_r1": _router_r1,
+    "ur2": _ur2,
+    "toolchain_star": _toolchain_star,
+}
+
+
+def sweep_seed(arg: str | None = None):
+    """Test seeds."""
+    return sweeps.seeds(arg)
