@@ -18,12 +18,14 @@ line is a summary: mean, least and largest over the seeds.
 
 import argparse
 import contextlib
+import functools
 import json
 import pathlib
 import resource
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
@@ -43,7 +45,7 @@ from rl_jax.training import compilation
 
 WARM_UP = 5  # batches that are not measured: the first ones find nothing begun
 LIMIT_S = 1800.0  # of a run
-SYNCHRONOUS = "synchronous"
+POLL_S = 0.1  # between two looks at its processes
 FIGURES = ("speed", "kept", "age", "late")
 
 
@@ -51,20 +53,24 @@ class Pace:
     """Makes calls last a given time, and counts them.
 
     Attributes:
-      starts: seconds at the begin of each.
+      starts: seconds at the begin of each, of time.monotonic.
+      ends: at their ends.
+      cpu_s: processor seconds of this process at the ends.
       late: those whose own work took longer.
       own_s: seconds of the work itself.
     """
 
     def __init__(self):
-        self.starts, self.late, self.own_s = [], 0, 0.0
+        self.starts, self.ends, self.cpu_s, self.late, self.own_s = [], [], [], 0, 0.0
 
     def hold(self, begin: float, least_s: float) -> None:
-        """Ends a call that began at `begin`, of time.monotonic, after at least so many seconds."""
+        """Ends a call that began at `begin` after at least so many seconds."""
         own = time.monotonic() - begin
         self.starts.append(begin)
         self.own_s, self.late = self.own_s + own, self.late + (own > least_s)
         time.sleep(max(least_s - own, 0.0))
+        self.ends.append(time.monotonic())
+        self.cpu_s.append(time.process_time())
 
 
 class Counted:
@@ -153,28 +159,27 @@ def task_of(config, wait_s: float) -> tasks.Task:
     )
 
 
-def play(work: dict[str, Any], role: str, folder: pathlib.Path, workdir: pathlib.Path) -> None:
+def run_role(config, task: tasks.Task, role: str, workdir: pathlib.Path, lengths, *, token_s=0.0, train_s=0.0) -> None:
     """Runs one role of a run to its end, paced, and writes what was counted.
 
     Args:
-      work: as `make_work` gives it.
+      config: of the run.
+      task: of the run.
       role: "both", "trainer" or "sampler".
-      folder: for the prepared data.
       workdir: of the run.
+      lengths: int [N, G], of the rows of group n.
+      token_s: see PacedEngine.
+      train_s: seconds of a step's updates.
     """
-    config = config_of(work, folder)
-    task = task_of(config, work["tool_s"] / (work["prompts"] * work["group_size"]))
-    lengths, share = lengths_of(work), 0.5 if role == "both" else 1.0
-    decode, train = Pace(), Pace()
-    make_engine, update = async_flow.make_engine, grpo_async.update
+    decode, train, make_engine, update = Pace(), Pace(), async_flow.make_engine, grpo_async.update
 
     def paced_engine(*arguments, **options):
-        return PacedEngine(make_engine(*arguments, **options), lengths, share * work["token_s"], decode)
+        return PacedEngine(make_engine(*arguments, **options), lengths, token_s, decode)
 
     def paced_update(*arguments):
         begin = time.monotonic()
         result = jax.block_until_ready(update(*arguments))
-        train.hold(begin, share * work["train_s"])
+        train.hold(begin, train_s)
         return result
 
     link = async_links.make_link(role, workdir, "")
@@ -187,6 +192,54 @@ def play(work: dict[str, Any], role: str, folder: pathlib.Path, workdir: pathlib
             grpo_async.run(config, workdir, task=task, link=link)
     counted = {name: vars(pace) for name, pace in (("decode", decode), ("train", train)) if pace.starts}
     write_atomically(workdir / f"pace_{role}.json", json.dumps(counted).encode())
+
+
+def roles_of(config) -> tuple[str, ...]:
+    """The processes of a run: one if it is synchronous, else two."""
+    return ("trainer", "sampler") if config.flow.eta else ("both",)
+
+
+def together(roles: tuple[str, ...], workdir: pathlib.Path, run: Callable[[str], None]) -> float:
+    """Runs the roles of a run as processes. Returns the processor seconds they took.
+
+    Args:
+      roles: of the run.
+      workdir: of the run; made. What a process prints goes to ROLE.txt.
+      run: called with a role, in its process.
+
+    Raises:
+      RuntimeError: if a process fails; the message has the end of what it printed.
+      TimeoutError: if one is not done after LIMIT_S seconds.
+    """
+    workdir.mkdir(parents=True)
+    before, end = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic() + LIMIT_S
+    left = {role: Fork(functools.partial(run, role), workdir / f"{role}.txt") for role in roles}
+    started = list(left.values())
+    try:
+        while left:
+            for role, process in list(left.items()):
+                if process.poll():
+                    said = (workdir / f"{role}.txt").read_text()[-3000:]
+                    raise RuntimeError(f"the {role} ended with status {process.returncode}:\n{said}")
+                if process.returncode == 0:
+                    del left[role]
+            if time.monotonic() > end:
+                raise TimeoutError(f"{', '.join(left)} of {workdir} not done after {LIMIT_S} s")
+            time.sleep(POLL_S)
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def paces_of(workdir: pathlib.Path, roles: tuple[str, ...]) -> dict[str, dict]:
+    """What the processes of a run have counted: "decode" and "train" -> the attributes of a Pace."""
+    found: dict[str, dict] = {}
+    for role in roles:
+        found |= json.loads((workdir / f"pace_{role}.json").read_text())
+    return found
 
 
 def lengths_of(work: dict[str, Any]) -> np.ndarray:
@@ -210,32 +263,20 @@ def measure(work: dict[str, Any], folder: pathlib.Path, workdir: pathlib.Path) -
 
     Raises:
       RuntimeError: if a process fails.
+      TimeoutError: if it does not end.
     """
-    workdir.mkdir(parents=True)
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    roles = ("trainer", "sampler") if work["flow"]["eta"] else ("both",)
-    started = {
-        role: Fork(lambda role=role: play(work, role, folder, workdir), workdir / f"{role}.txt") for role in roles
-    }
-    try:
-        for role, process in started.items():
-            if status := process.wait(LIMIT_S):
-                said = (workdir / f"{role}.txt").read_text()[-3000:]
-                raise RuntimeError(f"the {role} ended with status {status}:\n{said}")
-    finally:
-        for process in started.values():
-            process.kill()
-            process.wait()
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    config = config_of(work, folder)
+    task = task_of(config, work["tool_s"] / (work["prompts"] * work["group_size"]))
+    roles, lengths = roles_of(config), lengths_of(work)
+    share = 1.0 if work["flow"]["eta"] else 0.5  # all devices do both in turn
+    seconds = {name: share * work[name] for name in ("token_s", "train_s")}
+    cpu_s = together(roles, workdir, lambda role: run_role(config, task, role, workdir, lengths, **seconds))
     return figures(work, workdir, roles) | {"cpu_s": cpu_s}
 
 
 def figures(work: dict[str, Any], workdir: pathlib.Path, roles: tuple[str, ...]) -> dict[str, float]:
     """What a finished run's files say. See `measure`."""
-    paces: dict[str, dict] = {}
-    for role in roles:
-        paces |= json.loads((workdir / f"pace_{role}.json").read_text())
+    paces = paces_of(workdir, roles)
     schedule = read_jsonl((workdir / "sampler" if len(roles) > 1 else workdir) / LOG)
     rows = [row for row in read_jsonl(workdir / "metrics.jsonl") if "completion_length" in row]
     lengths, taken = lengths_of(work), [number for row in schedule for number in row["groups"]]
