@@ -274,13 +274,13 @@ def measure(work: dict[str, Any], folder: pathlib.Path, workdir: pathlib.Path) -
     return figures(work, workdir, roles) | {"cpu_s": cpu_s}
 
 
-def figures(work: dict[str, Any], workdir: pathlib.Path, roles: tuple[str, ...]) -> dict[str, float]:
-    """What a finished run's files say. See `measure`."""
+def figures(work: dict[str, Any], workdir: pathlib.Path, roles: tuple[str, ...], warm_up: int = WARM_UP) -> dict:
+    """What a finished run's files say. See `measure`. warm_up: first batches that are not timed."""
     paces = paces_of(workdir, roles)
     schedule = read_jsonl((workdir / "sampler" if len(roles) > 1 else workdir) / LOG)
     rows = [row for row in read_jsonl(workdir / "metrics.jsonl") if "completion_length" in row]
     lengths, taken = lengths_of(work), [number for row in schedule for number in row["groups"]]
-    times = paces["train"]["starts"][WARM_UP:]
+    times = paces["train"]["starts"][warm_up:]
     calls = sum(len(pace["starts"]) for pace in paces.values())
     return {
         "batch_s": (times[-1] - times[0]) / (len(times) - 1),
