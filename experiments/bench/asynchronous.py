@@ -194,9 +194,9 @@ def run_role(config, task: tasks.Task, role: str, workdir: pathlib.Path, lengths
     write_atomically(workdir / f"pace_{role}.json", json.dumps(counted).encode())
 
 
-def roles_of(config) -> tuple[str, ...]:
+def roles_of(eta: int) -> tuple[str, ...]:
     """The processes of a run: one if it is synchronous, else two."""
-    return ("trainer", "sampler") if config.flow.eta else ("both",)
+    return ("trainer", "sampler") if eta else ("both",)
 
 
 def together(roles: tuple[str, ...], workdir: pathlib.Path, run: Callable[[str], None]) -> float:
@@ -265,12 +265,16 @@ def measure(work: dict[str, Any], folder: pathlib.Path, workdir: pathlib.Path) -
       RuntimeError: if a process fails.
       TimeoutError: if it does not end.
     """
-    config = config_of(work, folder)
-    task = task_of(config, work["tool_s"] / (work["prompts"] * work["group_size"]))
-    roles, lengths = roles_of(config), lengths_of(work)
     share = 1.0 if work["flow"]["eta"] else 0.5  # all devices do both in turn
     seconds = {name: share * work[name] for name in ("token_s", "train_s")}
-    cpu_s = together(roles, workdir, lambda role: run_role(config, task, role, workdir, lengths, **seconds))
+
+    def run(role):
+        config = config_of(work, folder)  # here, since what reads a task's files must not be forked
+        task = task_of(config, work["tool_s"] / (work["prompts"] * work["group_size"]))
+        run_role(config, task, role, workdir, lengths_of(work), **seconds)
+
+    roles = roles_of(work["flow"]["eta"])
+    cpu_s = together(roles, workdir, run)
     return figures(work, workdir, roles) | {"cpu_s": cpu_s}
 
 

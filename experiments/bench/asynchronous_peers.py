@@ -107,7 +107,7 @@ def run_ours(work: dict[str, Any]) -> dict[str, Any]:
         split: tasks.RecordSource(records, name="numbers", split=split, report={}) for split in ("train", "test")
     }
     task = tasks.Task("numbers", Numbers(work["sizes"]["vocab"]), sources.__getitem__, reward)
-    roles, lengths = asynchronous.roles_of(config), np.asarray(work["lengths"])
+    roles, lengths = asynchronous.roles_of(work["eta"]), np.asarray(work["lengths"])
     with tempfile.TemporaryDirectory(prefix="rl_jax-asynchronous-") as name:
         workdir = pathlib.Path(name) / "run"
         asynchronous.together(roles, workdir, lambda role: asynchronous.run_role(config, task, role, workdir, lengths))
