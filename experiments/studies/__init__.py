@@ -29,6 +29,7 @@ from experiments.studies.statistics import best_of_seeds, few_seeds, tuning_seed
 from experiments.studies.suboptimal import suboptimal_data
 from experiments.studies.theory import best_of_n_limit, reward_distances
 from experiments.studies.turn_credit import maze_steps
+from experiments.studies.waiting import waiting_dropping
 from experiments.studies.worlds import trained_in_worlds
 
 __all__ = [
@@ -68,5 +69,6 @@ __all__ = [
     "trained_in_worlds",
     "tuning_seeds",
     "value_outliers",
+    "waiting_dropping",
     "wrong_somewhere",
 ]

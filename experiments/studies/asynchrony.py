@@ -158,9 +158,7 @@ def asynchronous_schedules(
         name_of = f"{sigma:.2f}".replace(".", "")
         found = {name: [] for name in arms}
         for seed in seeds:
-            draw = np.random.default_rng([seed, int(100 * sigma)])
-            drawn = draw.lognormal(-(sigma**2) / 2, sigma, (40 * prompts, group_size))
-            lengths = np.ceil(mean * np.minimum(drawn, longest))
+            lengths = draw_lengths(seed, sigma, 40 * prompts, group_size=group_size, mean=mean, longest=longest)
             batches = lengths.reshape(-1, prompts * group_size).max(axis=1)
             synchronous = (batches.mean() + train * mean) / 2
             for name, fields in arms.items():
@@ -180,10 +178,36 @@ def _measured(clock: Clock, lengths: np.ndarray, synchronous: float) -> tuple[fl
     """(speed, age, kept length) of a run."""
     times = clock.started[WARM_UP:]
     speed = synchronous * (len(times) - 1) / (times[-1] - times[0])
-    return speed, max(clock.ages), _kept(clock, lengths)
+    return speed, max(clock.ages), kept_length(clock.taken, lengths)
 
 
-def _kept(clock: Clock, lengths: np.ndarray) -> float:
-    """Mean length of what was trained on, over that of all groups up to the newest of them: those overtaken count."""
-    trained, seen = (lengths[np.asarray(of) % len(lengths)] for of in (clock.taken, np.arange(max(clock.taken) + 1)))
-    return trained.mean() / seen.mean()
+def draw_lengths(
+    seed: int, sigma: float, groups: int, *, group_size: int, mean: int, longest: float
+) -> np.ndarray:
+    """Lognormal lengths of rows, in whole tokens.
+
+    Args:
+      seed: of the draw.
+      sigma: of the log.
+      groups: N.
+      group_size: G.
+      mean: tokens of a row, before the cut.
+      longest: where lengths are cut, in means.
+
+    Returns:
+      float [N, G], 1 or more.
+    """
+    draw = np.random.default_rng([seed, int(100 * sigma)])
+    drawn = draw.lognormal(-(sigma**2) / 2, sigma, (groups, group_size))
+    return np.ceil(mean * np.minimum(drawn, longest))
+
+
+def kept_length(taken: Sequence[int], lengths: np.ndarray) -> float:
+    """Mean length of what was trained on, over that of all groups up to the newest of them: those overtaken count.
+
+    Args:
+      taken: numbers of the groups that were trained on.
+      lengths: [N, G]. Of the rows of group n; used again from the start if there are more groups.
+    """
+    trained, seen = (lengths[np.asarray(of) % len(lengths)] for of in (taken, np.arange(max(taken) + 1)))
+    return float(trained.mean() / seen.mean())

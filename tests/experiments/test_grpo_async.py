@@ -7,6 +7,7 @@ import pytest
 
 from configs import grpo_async as async_config
 from experiments import grpo, grpo_async
+from experiments.bench import asynchronous
 from experiments.parts import async_flow, async_groups, async_roles
 from experiments.parts import run as run_part
 from rl_jax.flow import Folder
@@ -107,6 +108,25 @@ def test_rows_are_of_several_versions_and_within_the_bound(undisturbed):
         assert row["sampler/gap/0"] < 1e-5 or row["lag/tokens/0"] == 0.0
     taken = [number for row in read_jsonl(undisturbed / "run" / async_flow.LOG) for number in row["groups"]]
     assert len(taken) == len(set(taken)) == 10
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("kept_signals")
+def test_a_paced_run_keeps_its_lengths(tmp_path):
+    """experiments.bench.asynchronous at the smallest size: batches, versions, ages and lengths, as they were drawn."""
+    config, flow = of(tmp_path, train__steps=6, reward__function=""), {"eta": 2, "age": 8, "order": "ready"}
+    work = dict(prompts=2, group_size=3, mean=5, longest=3.2, steps=6, seed=0, sigma=0.75, flow=flow)
+    lengths, task = asynchronous.lengths_of(work), asynchronous.task_of(config, 0.0)
+    asynchronous.run_role(config, task, "both", tmp_path / "run", lengths)
+    found = asynchronous.figures(work, tmp_path / "run", ("both",), warm_up=2)
+    schedule = read_jsonl(tmp_path / "run" / async_flow.LOG)
+    taken = [number for row in schedule for number in row["groups"]]
+    assert found["batches"] == 6 and found["version"] == 5 and len(set(taken)) == len(taken) == 12
+    assert schedule[-1]["dropped"] == 0 and max(taken) < schedule[-1]["admitted"] <= 2 * (2 + 6)
+    assert 0 < found["age"] <= 8 and found["late"] == 1.0  # without a pace, all is late
+    assert found["tokens"] == pytest.approx(lengths[taken].mean())
+    calls = len(asynchronous.paces_of(tmp_path / "run", ("both",))["decode"]["starts"])
+    assert calls == schedule[-1]["end"]
 
 
 class Died(RuntimeError):

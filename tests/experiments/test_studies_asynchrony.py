@@ -33,7 +33,8 @@ def test_long_rows_that_still_wait_are_not_kept():
     """Group 2 is overtaken: until it is trained on, what was trained on is shorter than what was begun."""
     costs = Costs(mean=10, longest=8.0, slots=2, train=1.0)
     overtaken, later = (Clock(Rule(2, 1, 8), costs, LENGTHS).run(steps) for steps in (2, 3))
-    assert asynchrony._kept(overtaken, LENGTHS) == 10 / 14 and asynchrony._kept(later, LENGTHS) == 1.0
+    assert asynchrony.kept_length(overtaken.taken, LENGTHS) == 10 / 14
+    assert asynchrony.kept_length(later.taken, LENGTHS) == 1.0
 
 
 def test_measurements_have_every_arm_and_sigma():
