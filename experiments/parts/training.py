@@ -100,12 +100,18 @@ def make_trainer(
     return jit_step(step, setup, shardings, num_extra_args), state
 
 
-def make_step(setup: Setup, settings: ConfigDict, loss_fn: Callable) -> tuple[optax.GradientTransformation, Callable]:
-    """(optimizer, train step), as make_trainer compiles them; nothing is allocated or compiled here."""
+def _rule(setup: Setup, settings: ConfigDict) -> tuple[optax.GradientTransformation, dict]:
+    """(optimizer of what is trained, what a step reads beside it: its largest norm and the schedule)."""
     optimizer, schedule = make_optimizer(settings.optimizer)
     if setup.merged:
         optimizer = freeze(optimizer, "base")
-    options = dict(num_micro_batches=settings.micro_batches, max_grad_norm=settings.max_grad_norm, schedule=schedule)
+    return optimizer, dict(max_grad_norm=settings.max_grad_norm, schedule=schedule)
+
+
+def make_step(setup: Setup, settings: ConfigDict, loss_fn: Callable) -> tuple[optax.GradientTransformation, Callable]:
+    """(optimizer, train step), as make_trainer compiles them; nothing is allocated or compiled here."""
+    optimizer, options = _rule(setup, settings)
+    options["num_micro_batches"] = settings.micro_batches
 
     def step(state, batch, *beside):
         return make_train_step(lambda params, rows: loss_fn(params, rows, *beside), optimizer, **options)(state, batch)
@@ -122,10 +128,8 @@ def jit_streaming_step(setup: Setup, settings: ConfigDict, loss_fn: Callable, st
       loss_fn: (params, batch) -> (Mean, metrics).
       state: of the run, on the mesh.
     """
-    optimizer, schedule = make_optimizer(settings.optimizer)
-    if setup.merged:
-        optimizer = freeze(optimizer, "base")
-    step = make_streaming_step(loss_fn, optimizer, max_grad_norm=settings.max_grad_norm, schedule=schedule)
+    optimizer, options = _rule(setup, settings)
+    step = make_streaming_step(loss_fn, optimizer, **options)
     rows, everywhere = sharding.batch_sharding(setup.mesh), sharding.replicated(setup.mesh)
     of_state = jax.tree.map(lambda x: x.sharding, state)
     sums = Sums(of_state.params, everywhere)

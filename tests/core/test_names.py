@@ -162,6 +162,7 @@ def test_the_table_lists_what_is_supplied_and_nothing_else(supplied):
         "experiments/parts/turn_signals.py",
         "experiments/parts/trackers.py",
         "rl_jax/advantages/memory.py",
+        "rl_jax/credit/prices.py",
         "experiments/grpo.py",
         "experiments/ppo.py",
         "experiments/parts/actor_critic.py",
