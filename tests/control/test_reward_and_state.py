@@ -49,6 +49,7 @@ def test_the_loss_by_loops():
 
     both = (params, jnp.asarray(layer))
     assert np.abs(jax.grad(total)(both)[1]).max() > 1e-3
+    step = jax.jit(lambda both: jax.tree.map(lambda x, g: x - 0.3 * g, both, jax.grad(total)(both)))
     for _ in range(30):
-        both = jax.tree.map(lambda x, g: x - 0.3 * g, both, jax.grad(total)(both))
+        both = step(both)
     assert total(both) < 0.7 * total((params, jnp.asarray(layer)))
