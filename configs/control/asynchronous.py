@@ -15,7 +15,8 @@ from ml_collections import ConfigDict
 from configs import common
 from configs.common import WANDB, checkpoint
 
-# V-trace's advantages with PPO's clip. With `reinforce`, one pass, CartPole often falls again (docs/pages/control_async.md).
+# V-trace's advantages with PPO's clip. With `reinforce` and one pass CartPole often falls again
+# (docs/pages/control_async.md).
 CLIPPED = dict(
     sample=dict(num_steps=32),
     flow=dict(delay=16),
