@@ -119,8 +119,8 @@ def test_seconds_in_updates_are_not_those_of_the_sampling_beside_them(tmp_path, 
     monkeypatch.setattr(async_flow.time, "perf_counter", lambda: flow.now)
     assert flow.beside(flow.train, 2.0) == "trained"
     monkeypatch.setattr(async_flow.policy, "timings", lambda *_: {"train_s": flow.now, "step_s": flow.now})
-    programs = types.SimpleNamespace(_replace=lambda **_: None)
-    assert flow.timings(None, None, programs) == {"train_s": train_s, "beside_s": beside_s, "step_s": 15.0}
+    learn = types.SimpleNamespace(programs=types.SimpleNamespace(_replace=lambda **_: None))
+    assert flow.timings(None, None, learn) == {"train_s": train_s, "beside_s": beside_s, "step_s": 15.0}
     if flow._pool is not None:
         flow._pool.shutdown()
 
