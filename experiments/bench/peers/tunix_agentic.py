@@ -127,6 +127,9 @@ def timed_update(examples, *args, **kwargs):
 
 
 learner._model_call, cluster.update_actor = cut_call, timed_update
+for length in sorted({length for row in lengths for length in row}):
+    # One by one: when many threads made the first call, which compiles, the process mostly died (SIGSEGV).
+    cluster.generate([" ".join(["7"] * (work["prompt_length"] - 1))], max_generation_steps=length)
 learner.train(prompts())
 print(json.dumps({
     "name": "tunix", "step_s": np.diff(ends).tolist(), "cpu_s": np.diff(cpu_s).tolist(), "age": max(ages),
