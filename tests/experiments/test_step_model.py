@@ -122,7 +122,6 @@ def test_a_run_trains_it_and_a_resumed_one_trains_the_same(tmp_path):
     assert first["episode/segments"] > 1 and first["episode/segments"] <= first["episode/turns"]
     for row in (first, second):
         assert row["ratio/first_max_dev"] < 1e-4 and abs(row["sampler/gap_max"]) < 1e-3  # as it was sampled
-    print(first)
     shutil.copytree(tmp_path / "run", tmp_path / "again")
     shutil.rmtree(tmp_path / "again/checkpoints/2")
     (tmp_path / "again/final.json").unlink()
