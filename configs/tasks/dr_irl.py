@@ -9,7 +9,8 @@
 No verifier and no pair is read: the task's own reward is only logged, as `task`. The categories are the lengths of
 sums, in place of seven kinds of harm; demonstrations are the worked sums. The paper trains its reward models before the
 policy, and its form of alpha could not be read (the docstring of credit.difficulty says what is ours); judge.irl's
-data_coef and model_coef at 0 are GRPO on the learned reward. Arguments: `smoke`.
+data_coef and model_coef at 0 are GRPO on the learned reward. On sums it did not raise the share of right answers: from
+.19 after 500 steps of SFT to .22 after 30 steps and .15 after 60 (300 problems, one seed). Arguments: `smoke`.
 """
 
 from configs import common
