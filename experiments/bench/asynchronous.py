@@ -34,7 +34,7 @@ import numpy as np
 
 from configs import grpo_async as async_config
 from experiments import grpo_async
-from experiments.parts import async_flow, async_links
+from experiments.parts import async_flow, async_links, async_stream
 from experiments.parts.async_flow import LOG
 from experiments.studies.asynchrony import draw_lengths, kept_length
 from experiments.tools.kills import Fork
@@ -171,7 +171,7 @@ def run_role(config, task: tasks.Task, role: str, workdir: pathlib.Path, lengths
       token_s: see PacedEngine.
       train_s: seconds of a step's updates.
     """
-    decode, train, make_engine, update = Pace(), Pace(), async_flow.make_engine, grpo_async.update
+    decode, train, make_engine, update = Pace(), Pace(), async_flow.make_engine, async_stream.update
 
     def paced_engine(*arguments, **options):
         return PacedEngine(make_engine(*arguments, **options), lengths, token_s, decode)
@@ -185,7 +185,7 @@ def run_role(config, task: tasks.Task, role: str, workdir: pathlib.Path, lengths
     link = async_links.make_link(role, workdir, "")
     with contextlib.ExitStack() as stack:
         stack.enter_context(mock.patch.object(async_flow, "make_engine", paced_engine))
-        stack.enter_context(mock.patch.object(grpo_async, "update", paced_update))
+        stack.enter_context(mock.patch.object(async_stream, "update", paced_update))
         if role == "sampler":
             grpo_async.run_sampler(config, workdir, link, task=task)
         else:
