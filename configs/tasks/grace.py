@@ -9,7 +9,8 @@
 The policy writes the running totals of a sum, its rationale. The positive m of a query q is the sum in another order,
 its hard negative n another sum. Only the positives' rows are trained, as in the paper's code (GasolSun36/GRACE), whose
 constants these are; there texts are of retrieval, 7B models write the rationales. `ranked` is how often a query is
-nearer to its positive. Arguments: `unsupervised` (no negatives), `smoke`.
+nearer to its positive: on this small model it did not rise, .34 before, .41 after 20 steps and .34 after 40 (one seed,
+after 500 steps of SFT), while right sums fell from .53 to .19. Arguments: `unsupervised` (no negatives), `smoke`.
 """
 
 from configs import common
