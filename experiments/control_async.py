@@ -24,6 +24,7 @@ from experiments.parts.run import Run
 from rl_jax.flow import Link
 from rl_jax.flow.requests import RequestServer, answer_requests
 from rl_jax.rollout.actors.workers import answered_frame
+from rl_jax.training.checkpoint import StopSignal
 
 ROLES = ("both", "trainer", "policy", "actor")
 absl_flags.DEFINE_string(
@@ -59,7 +60,8 @@ def run(config, workdir: pathlib.Path, *, link: Link | None = None, replay: path
     """
     learner = control_learner.make_learner(checked(config))
     loop = Run(config, workdir, config.program, config.train, total=learner.total)
-    feed = control_learner.Feed(make_source(config, workdir, learner, link, replay), config.sample.num_envs)
+    source = make_source(config, workdir, learner, link, replay, loop.stop)
+    feed = control_learner.Feed(source, config.sample.num_envs)
     evaluate = control_learner.make_evaluate(config, learner.act)
     loop.record(jax.devices()[:1])
     state = learner.init()
@@ -84,10 +86,10 @@ def run(config, workdir: pathlib.Path, *, link: Link | None = None, replay: path
     finish(loop, learner.unravel(state.params), {name: [x] for name, x in metrics.items()})
 
 
-def make_source(config, workdir: pathlib.Path, learner, link: Link | None, replay: pathlib.Path | None):
+def make_source(config, workdir: pathlib.Path, learner, link: Link | None, replay: pathlib.Path | None, stop):
     """Where segments come from: actors of this process, or policy workers behind a link."""
     if link is not None:
-        return control_roles.LinkedSegments(config, link, workdir / "checkpoints")
+        return control_roles.LinkedSegments(config, link, workdir / "checkpoints", stop)
     recorded = None
     if replay is not None:
         recorded = control_actors.read_schedule(replay)
@@ -96,7 +98,13 @@ def make_source(config, workdir: pathlib.Path, learner, link: Link | None, repla
 
 
 def run_policy(
-    config, workdir: pathlib.Path, link: Link, *, index: int = 0, server: RequestServer | None = None
+    config,
+    workdir: pathlib.Path,
+    link: Link,
+    *,
+    index: int = 0,
+    server: RequestServer | None = None,
+    stop: StopSignal | None = None,
 ) -> bool:
     """A policy worker: acts for actors with the trainer's weights. Returns whether it has made all segments.
 
@@ -106,10 +114,11 @@ def run_policy(
       link: its side of the link to the trainer.
       index: which one, from 0.
       server: where its actors come to; None starts them here.
+      stop: ends it after the segment that it is at.
     """
     agent = control_actors.make_agent(checked(config))[0]
     act, total = control_actors.make_forward(config, agent), control_learner.num_updates(config)
-    options = dict(index=index, total=total, server=server)
+    options = dict(index=index, total=total, server=server, stop=stop)
     folder = workdir / control_roles.name_of(index)
     with control_roles.PolicyWorker(config, link, folder, act, **options) as worker:
         for number in worker.segments():
@@ -117,8 +126,11 @@ def run_policy(
     return worker.complete
 
 
-def run_actor(config, address: str, secrets: Secrets, *, index: int = 0) -> bool:
-    """An actor: steps environments for the policy worker at `address`. Returns whether that has made all segments."""
+def run_actor(config, address: str, secrets: Secrets, *, index: int = 0, stop: StopSignal | None = None) -> bool:
+    """An actor: steps environments for the policy worker at `address`. Returns whether that has made all segments.
+
+    Once `stop` is received it ends when the policy worker does, which may need it to end its segment.
+    """
     handle = functools.partial(answered_frame, control_actors.make_stage(checked(config)).handle)
     return answer_requests(
         address,
@@ -128,6 +140,7 @@ def run_actor(config, address: str, secrets: Secrets, *, index: int = 0) -> bool
         words=control_roles.shared(config),
         patience_s=config.flow.timeout_s,
         tls_root=secrets.certificate,
+        stopping=lambda: stop is not None and stop.received,
     )
 
 
@@ -144,14 +157,14 @@ def main(config, workdir: pathlib.Path) -> None:
     control_roles.check_flags(checked(config), given)
     known, over_network = Secrets.read(given.link_secrets), given.link.startswith("grpc")
     if given.role == "actor":
-        run_actor(config, given.link, known, index=given.actor) or stops.note()
+        run_actor(config, given.link, known, index=given.actor, stop=StopSignal()) or stops.note()
         return
     if given.role == "policy":
         check = functools.partial(control_roles.differences, control_roles.shared(config))
         own = Secrets.read(given.link_secrets, own="listen_")
         server = make_server(given.listen, own, check) if given.listen else None
         link = make_link("sampler", workdir, given.link, known if over_network or not server else NONE)
-        run_policy(config, workdir, link, index=given.policy, server=server) or stops.note()
+        run_policy(config, workdir, link, index=given.policy, server=server, stop=StopSignal()) or stops.note()
         return
     link = make_link(given.role, workdir, given.link, known, keep=control_roles.keep_of(config))
     run(config, workdir, link=link, replay=pathlib.Path(given.replay) if given.replay else None)

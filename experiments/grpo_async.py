@@ -32,6 +32,7 @@ from experiments.parts.setup import make_setup
 from experiments.parts.warm_start import warm_start
 from rl_jax.flow import Link
 from rl_jax.tasks import Task
+from rl_jax.training.checkpoint import StopSignal
 
 absl_flags.DEFINE_string(
     "replay", None, "workdir of a run whose schedule.jsonl decides, in place of the clock", allow_override=True
@@ -56,7 +57,7 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None, replay=None,
         return
     move, ref_params = references.start(setup, params)
     (programs, state), (source, prompts) = policy.build(setup, params), policy.own_prompts(setup)
-    rewards, flow = loop.carry(make_rewards(setup)), make_flow(setup, prompts, workdir, replay=replay, link=link)
+    rewards, flow = loop.carry(make_rewards(setup)), make_flow(setup, prompts, loop, replay=replay, link=link)
     items = loop.restore(checkpoint_items(state, reference=ref_params), flow)
     state, ref_params = state_of(items), items.get("reference")
     with loop, rewards, flow.begun(loop.step, state.params):
@@ -83,11 +84,13 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None, replay=None,
     loop.finish(setup, state.params)
 
 
-def run_sampler(config, workdir: pathlib.Path, link: Link, *, task: Task | None = None, index: int = 0) -> bool:
-    """The other process: samples what `run` trains on, or a share. Returns whether it has sampled all."""
+def run_sampler(
+    config, workdir: pathlib.Path, link: Link, *, task: Task | None = None, index: int = 0, stop=None
+) -> bool:
+    """The other process: samples what `run` trains on, or a share, until a StopSignal. Returns whether that was all."""
     setup, share = make_setup(async_check.checked(config), task), share_of(config, index)
     folder = workdir / names_of(share.count)[index]
-    side = Sampler(setup, link, folder, share)
+    side = Sampler(setup, link, folder, share, stop)
     flow = Flow(setup, policy.own_prompts(setup)[1], folder, share=share, exchange=side.exchange())
     with contextlib.closing(side), Beat(link, folder.name), contextlib.suppress(Ended):
         version = side.restore(flow)
@@ -100,6 +103,8 @@ def run_sampler(config, workdir: pathlib.Path, link: Link, *, task: Task | None 
                     if not shares_clock(config):  # others may have ended, and the trainer
                         flow.beside(lambda: None)  # as one process, for its log
                     return True
+                if side.stopping():
+                    break
                 flow.publish(step, flow.beside(side.weights, step))
                 side.save(flow)
     return False
@@ -114,7 +119,7 @@ def main(config, workdir: pathlib.Path) -> None:
         raise ValueError(f"--sampler={given.sampler} is for --role=sampler, and this is --role={given.role}")
     link = make_link(given.role, workdir, given.link, Secrets.read(given.link_secrets))
     if given.role == "sampler":
-        run_sampler(config, workdir, link, index=given.sampler) or stops.note()
+        run_sampler(config, workdir, link, index=given.sampler, stop=StopSignal()) or stops.note()
     else:
         run(config, workdir, replay=pathlib.Path(given.replay) if given.replay else None, link=link)
 

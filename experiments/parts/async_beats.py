@@ -12,7 +12,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from experiments.parts.stops import STOPPED
 from rl_jax.flow import Link
+from rl_jax.training.checkpoint import StopSignal
 
 BEAT_S = 5.0
 END_S = 5.0  # that the end of a beat waits for what is being said
@@ -80,6 +82,24 @@ class Watch:
             else:
                 found.append(f"{name} is there" if now - when <= SILENT_S else f"{name}: silent for {now - when:.0f} s")
         return "; ".join(found)
+
+    def all_silent(self) -> bool:
+        """Whether none of them has said anything for SILENT_S."""
+        self.look()
+        return all(self._clock() - when > SILENT_S for _, when in self._last.values())
+
+    def give_up(self, stop: StopSignal | None) -> Callable[[], None]:
+        """Of `wait`: ends this process, as one that was stopped, if it is to stop and all of them are gone.
+
+        What it waits for would end its step, after which it would save: without it, the newest checkpoint counts.
+        """
+
+        def ended() -> None:
+            if stop is not None and stop.received and self.all_silent():
+                print(f"stopped while waiting for {', '.join(self._last)}, who are gone", file=sys.stderr, flush=True)
+                raise SystemExit(STOPPED)
+
+        return ended
 
 
 def wait(

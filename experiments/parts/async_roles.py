@@ -24,7 +24,7 @@ from experiments.parts.async_flow import Flow, part_of, rule_of
 from experiments.parts.async_groups import GroupRows, completion_of, trajectory_of
 from experiments.parts.async_shared import differences, shared_fields
 from experiments.parts.async_shares import WHOLE, Share, check_several, names_of, shares_clock
-from experiments.parts.run import Step
+from experiments.parts.run import Run, Step
 from experiments.parts.sample_groups import Collected
 from experiments.parts.setup import Setup
 from rl_jax.core.types import Params
@@ -33,6 +33,7 @@ from rl_jax.experience.admission import Counters
 from rl_jax.flow import Group, Link
 from rl_jax.runs import disk
 from rl_jax.runs.logging import write_atomically
+from rl_jax.training.checkpoint import StopSignal
 
 KEY = b"rl_jax.async"  # of a table's metadata: the record of a group, and what the sampler counted
 TRAINER = "trainer"  # who beats
@@ -61,8 +62,9 @@ class Trainer:
       counters: admission.Counters; only version and taken count here.
     """
 
-    def __init__(self, setup: Setup, prompts, link: Link, checkpoints: pathlib.Path):
+    def __init__(self, setup: Setup, prompts, link: Link, checkpoints: pathlib.Path, stop: StopSignal | None = None):
         check_two(setup.config)
+        self._stop = stop
         self._settings, self._link, self._checkpoints = setup.config.flow, link, checkpoints
         self._shared, self._beat = shared(setup.config), Beat(link, TRAINER)
         self._watch = Watch(link, names_of(setup.config.flow.samplers))
@@ -120,6 +122,7 @@ class Trainer:
             lambda: self._take_places(range(first, first + size)) if several else self._link.take(size, POLL_S),
             self._settings.timeout_s,
             f"groups of step {step} from the sampler{'s' if several else ''}",
+            self._watch.give_up(self._stop),
             watch=self._watch,
         )
         self._taken += taken
@@ -226,10 +229,20 @@ class Sampler:
       link: the sampler's side.
       folder: its own: states and schedule.jsonl.
       share: the groups that it samples.
+      stop: once it is received, this side ends after the batch that it is at, which the trainer may need to end its
+        step; what it waits for otherwise is given up.
     """
 
-    def __init__(self, setup: Setup, link: Link, folder: pathlib.Path, share: Share = WHOLE):
+    def __init__(
+        self,
+        setup: Setup,
+        link: Link,
+        folder: pathlib.Path,
+        share: Share = WHOLE,
+        stop: StopSignal | None = None,
+    ):
         check_two(setup.config)
+        self._stop = stop
         self._setup, self._link, self._folder, self._share = setup, link, folder, share
         self._patience, self._shared = setup.config.flow.timeout_s, shared(setup.config)
         disk.lock(folder)
@@ -296,9 +309,22 @@ class Sampler:
 
     def exchange(self) -> Callable | None:
         """Of Flow, if the samplers share a clock."""
-        return make_exchange(self._link, self._share, self._wait) if shares_clock(self._setup.config) else None
+        return make_exchange(self._link, self._share, self._wait_at_once) if shares_clock(self._setup.config) else None
+
+    def stopping(self) -> bool:
+        """Whether this process is to end."""
+        return self._stop is not None and self._stop.received
 
     def _wait(self, look: Callable[[], Any], what: str) -> Any:
+        def ended() -> None:
+            self._ended()
+            if self.stopping():
+                raise Ended
+
+        return wait(look, self._patience, what, ended, watch=self._watch)
+
+    def _wait_at_once(self, look: Callable[[], Any], what: str) -> Any:
+        """For samplers that end a batch together: a signal does not end this."""
         return wait(look, self._patience, what, self._ended, watch=self._watch)
 
     def _ended(self) -> None:
@@ -316,11 +342,9 @@ class Sampler:
 
 
 def make_flow(
-    setup: Setup, prompts, workdir: pathlib.Path, *, replay: pathlib.Path | None = None, link: Link | None = None
+    setup: Setup, prompts, loop: Run, *, replay: pathlib.Path | None = None, link: Link | None = None
 ) -> Flow | Trainer:
     """What gives a loop its groups: Flow in one process, Trainer with a link."""
-    return (
-        Flow(setup, prompts, workdir, replay)
-        if link is None
-        else Trainer(setup, prompts, link, workdir / "checkpoints")
-    )
+    if link is None:
+        return Flow(setup, prompts, loop.workdir, replay)
+    return Trainer(setup, prompts, link, loop.workdir / "checkpoints", loop.stop)

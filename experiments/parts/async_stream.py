@@ -105,7 +105,7 @@ class AsTheyCome(AtOnce):
         super().__init__(*fixed)
         loss_fn = policy.make_loss(self._setup, policy.make_scorer(self._setup))
         self._step = jit_streaming_step(self._setup, self._setup.config.train, loss_fn, state)
-        self.programs, self._sums, self._last = self.programs._replace(train_step=self), None, None
+        self.programs, self._sums, self._trained = self.programs._replace(train_step=self), None, []
 
     def _cache_size(self) -> int:
         return sum(program._cache_size() for program in self._step)
@@ -114,17 +114,22 @@ class AsTheyCome(AtOnce):
         """As AtOnce, and adds the part's gradient. It is on its way when this returns: the sampler goes on."""
         super().add(params, clock, part)
         (batch,) = policy.minibatches(self._setup.config, part.batch, None)
-        self._last = to_mesh(self._setup, self._packer.to_train(batch, 1))
+        rows = to_mesh(self._setup, self._packer.to_train(batch, 1))
+        self._trained.append(rows)
         if self._sums is None:
-            self._sums = self._step.begin(params, self._last)
-        self._sums = self._step.add(params, self._sums, self._last)
+            self._sums = self._step.begin(params, rows)
+        self._sums = self._step.add(params, self._sums, rows)
 
     def __call__(self, state: TrainState, batch: PolicyBatch, key) -> tuple[TrainState, list[dict], dict[str, float]]:
-        """As AtOnce; one update, and the packing of the last part."""
+        """As AtOnce; one update, and the packing of the last part.
+
+        Its FLOPs are not counted: the seconds of the parts' gradients, which run beside the sampler, are not known.
+        """
         state, metrics = self._step.apply(state, self._sums)
         self._sums, metrics = None, jax.device_get(metrics)
-        self._loop.check_finite(state, self._last)
-        return state, [metrics], self._packer.metrics(self._last)
+        parts, self._trained = self._trained, []
+        self._loop.check_finite(state, parts, counts=False)
+        return state, [metrics], self._packer.metrics(parts[-1])
 
 
 def make_learner(

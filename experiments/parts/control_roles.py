@@ -31,6 +31,7 @@ from rl_jax.rollout.actors.sampler import Schedule, Segment, make_segment
 from rl_jax.rollout.envs.steps import Transitions
 from rl_jax.runs import disk
 from rl_jax.runs.logging import write_atomically
+from rl_jax.training.checkpoint import StopSignal
 
 KEY = b"rl_jax.control"  # of a table's metadata: where the environments are after it, and the config
 TRAINER = "trainer"  # who beats
@@ -132,7 +133,8 @@ class LinkedSegments:
       notes: see OwnSegments.
     """
 
-    def __init__(self, config, link: Link, checkpoints: pathlib.Path):
+    def __init__(self, config, link: Link, checkpoints: pathlib.Path, stop: StopSignal | None = None):
+        self._stop = stop
         check_roles(config)
         self._config, self._link, self._checkpoints = config, link, checkpoints
         names = [name_of(policy) for policy in range(config.actors.policies)]
@@ -154,7 +156,8 @@ class LinkedSegments:
         which = range((number - 1) * count, number * count)
         what = f"segment {number} from the policy workers"
         take = lambda: self._link.take(count, POLL_S, which)  # noqa: E731
-        self._taken = wait(take, self._config.flow.timeout_s, what, watch=self._watch)
+        given_up = self._watch.give_up(self._stop)
+        self._taken = wait(take, self._config.flow.timeout_s, what, given_up, watch=self._watch)
         parts = [unpack(group) for group in self._taken]
         for policy, (_, said) in enumerate(parts):
             if differ := differences(shared(self._config), said["config"]):
@@ -206,6 +209,8 @@ class PolicyWorker:
       index: which policy worker, from 0.
       total: number of segments.
       server: where its actors come to; None starts them here.
+      stop: once it is received, this worker ends after the segment that it is at, which the trainer may need to end
+        its step; what it waits for from the trainer is given up.
 
     Attributes:
       complete: whether all segments were made, at the end.
@@ -221,8 +226,10 @@ class PolicyWorker:
         index: int,
         total: int,
         server: RequestServer | None,
+        stop: StopSignal | None = None,
     ):
         check_roles(config)
+        self._stop = stop
         count, flow = config.actors.policies, config.flow
         self._config, self._link, self._folder, self._index, self._total = config, link, folder, index, total
         disk.lock(folder)
@@ -266,7 +273,10 @@ class PolicyWorker:
             self._first()
         if last < self._total:
             self._acting.begin()
-        yield from range(last + 1, self._total + 1)
+        for number in range(last + 1, self._total + 1):
+            if self._stopping():
+                return
+            yield number
         self.complete = True
 
     def _check_past(self, last: int) -> None:
@@ -332,8 +342,16 @@ class PolicyWorker:
                 self._held = found[0], found[1]["params"]
         return self._held
 
+    def _stopping(self) -> bool:
+        return self._stop is not None and self._stop.received
+
     def _wait(self, look: Callable[[], Any], what: str) -> Any:
-        return wait(look, self._config.flow.timeout_s, what, self._ended, watch=self._watch)
+        def ended() -> None:
+            self._ended()
+            if self._stopping():
+                raise Ended
+
+        return wait(look, self._config.flow.timeout_s, what, ended, watch=self._watch)
 
     def _last_end(self) -> str | None:
         """What was said when a trainer ended last; "" as long as none can be asked."""

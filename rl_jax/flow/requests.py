@@ -215,6 +215,7 @@ def answer_requests(
     words: Any = None,
     patience_s: float,
     tls_root: bytes | None = None,
+    stopping: Callable[[], bool] = lambda: False,
 ) -> bool:
     """A worker's life: answers requests until the asker ends.
 
@@ -226,6 +227,7 @@ def answer_requests(
       words: JSON values that the server checks.
       patience_s: how long to wait for a server that is away; it may come back.
       tls_root: certificate in PEM that the server's is checked against; None: the system's.
+      stopping: whether this worker is to end. It does once the server is away.
 
     Returns:
       What the asker said at its end (`RequestServer.close`).
@@ -248,6 +250,8 @@ def answer_requests(
                 result = next(iter(client.do_action(action, options))).body.to_pybytes()
                 reached = time.monotonic()
             except UNREACHABLE as error:
+                if stopping():
+                    return False
                 if time.monotonic() - reached > patience_s:
                     raise ConnectionError(f"{address}: nobody answers for {patience_s} s") from error
                 time.sleep(_AGAIN_S)

@@ -10,10 +10,11 @@ import pytest
 
 from configs import grpo_async as async_config
 from experiments import grpo_async
-from experiments.parts import async_groups, async_roles
+from experiments.parts import async_beats, async_groups, async_roles
 from experiments.parts.async_groups import GroupRows
 from experiments.parts.async_links import Secrets, make_link, make_server
 from experiments.parts.async_roles import Ended, Sampler, Trainer, pack
+from experiments.parts.stops import STOPPED
 from rl_jax.flow.requests import answer_requests
 from rl_jax.rollout.lm.requests import Request
 from rl_jax.runs import disk
@@ -81,6 +82,47 @@ def test_an_end_ends_a_sampler(tmp_path, before):
     with pytest.raises(Ended):
         side._ended()
     side.close()
+
+
+class Stop:
+    """A StopSignal that has been received or not."""
+
+    def __init__(self, received):
+        self.received = received
+
+
+def test_a_stopped_sampler_gives_up_what_it_waits_for_but_not_the_batch_of_all(tmp_path):
+    """SIGTERM to both sides: the trainer may need the batch; it does not need a sampler that waits for weights."""
+    stop, asked = Stop(False), []
+    side = Sampler(setup_of(timeout_s=5.0), Link(), tmp_path, stop=stop)
+
+    def look():  # the signal comes while the trainer trains
+        asked.append(None)
+        stop.received = len(asked) > 2
+        return len(asked) > 5
+
+    with pytest.raises(Ended):
+        side._wait(look, "weights")
+    assert side.stopping() and len(asked) == 3
+    assert side._wait_at_once(look, "the others' words") and len(asked) == 6
+    side.close()
+
+
+def test_a_stopped_trainer_ends_where_its_samplers_are_gone(tmp_path, capsys):
+    """Without them its step has no end, and so no save: as after a kill, the newest checkpoint counts."""
+    stop, clock = Stop(False), [0.0]
+    watch = async_beats.Watch(Link("a word"), ["sampler"], clock=lambda: clock[0])
+    ended = watch.give_up(stop)
+    clock[0] = 1000.0
+    ended()  # nobody asked it to stop
+    stop.received = True
+    ended()  # heard now, for the first time
+    clock[0] += async_beats.SILENT_S - 1
+    ended()
+    clock[0] += 2
+    with pytest.raises(SystemExit) as end:
+        ended()
+    assert end.value.code == STOPPED and "sampler, who are gone" in capsys.readouterr().err
 
 
 def test_a_sampler_has_its_folder_for_itself(tmp_path):
