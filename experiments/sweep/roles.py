@@ -5,8 +5,9 @@
 
 --roles=trainer,sampler:2 (default: trainer,sampler) names them: each gets the command with --role=NAME, and number i of
 several --NAME=i besides. --submit=ray runs them as tasks of a Ray cluster, which must have room for all at once,
---submit=slurm as jobs of an array. There, who waits for another that has failed ends after config.flow.timeout_s. On several machines --workdir or --link must
-be what all of them reach. The config is the same for all, here config.flow.samplers=2.
+--submit=slurm as jobs of an array. There, who waits for another that has failed ends after config.flow.timeout_s. On
+several machines --workdir or --link must be what all of them reach. The config is the same for all, here with
+config.flow.samplers=2.
 
 A process that ends with an error is started --retries times and goes on where its folder says; one that a signal has
 stopped after a save (status 75) is not. SIGTERM and Ctrl-C are passed on to all. The exit status is 0 if all end so,
