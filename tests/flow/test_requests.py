@@ -146,3 +146,18 @@ def test_who_is_refused():
         RequestServer(token=TOKEN, host="0.0.0.0")
     with pytest.raises(ValueError, match="a token of 5 characters"):
         RequestServer(token="short")
+
+
+def test_a_worker_that_is_to_end_does_so_once_its_server_is_away():
+    """SIGTERM to an actor and its policy worker: that one may need it to the end, and does not come back."""
+    stopping = threading.Event()
+    with serving() as server:
+        worker = Worker(server, stopping=stopping.is_set)
+        connection = server.connection("0", LIMIT_S)
+        stopping.set()
+        connection.send(b"a")
+        assert connection.receive(LIMIT_S) == b"aa"  # it still answers
+    worker.join(LIMIT_S)
+    assert not worker.is_alive()
+    options = dict(token=TOKEN, worker="0", patience_s=LIMIT_S, stopping=stopping.is_set)
+    assert answer_requests(server.address, bytes, **options) is False  # nobody is there
