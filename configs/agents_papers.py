@@ -11,8 +11,9 @@ large models. Arguments: the paper, and words of it.
                            `zero` has none (WebAgent-R1-Zero). `whole`: the history is kept
     `retroformer`          r_i = G_i+1 - G_i for a reflection between two trials of an actor, PPO on reflections alone
                            (arXiv 2308.02151), with experiments.ppo. The actor is the policy's weights after the warm
-                           start, which stay as they are; the KL in the loss is to the same. A reflection is a step of
-                           its own: discount 0. Rows are the step's own, where the paper's are collected beforehand
+                           start, which stay as they are; the KL in the reward (k1) is to the same, .2 as its code
+                           begins with (weirayao/Retroformer, which then adapts it to a target). A reflection is a step
+                           of its own: discount 0. Rows are the step's own, the paper's are collected beforehand
     `router_r1`            R = -1 for a wrong format, else (1 - alpha) EM + alpha c, where c is 1 for the cheapest of
                            the last 1000 episodes and 0 for the dearest (5 and 95 % quantiles), PPO with GAE over
                            tokens (arXiv 2506.09033), with experiments.ppo. alpha .5; scripted models stand for APIs
@@ -72,7 +73,7 @@ def _retroformer(words: set[str]):
     config = world(words, "reflect", "turn_ppo", of=agents_ppo)
     config.agent.env.side = "r"  # only reflections are trained; the recorded episodes have both sides
     config.agent.partner = "reference"
-    config.algorithm.reference_schedule = dict(fn="fixed")
+    config.algorithm.update(reference_schedule=dict(fn="fixed"), reward_kl=dict(fn="k1"), reward_kl_coef=0.2)
     config.critic.advantage.update(discount=0.0)
     return config
 

@@ -83,6 +83,13 @@ AGENT = {
     "tree_grpo": dict(branching=dict(fn="at_random"), roots=4, rounds=2),
     "branch_loo": dict(branching=dict(fn="at_random"), roots=4),
 }
+# What config.algorithm needs for them. iStar clips one ratio per turn and takes the mean over all turns.
+ALGORITHM = {
+    "oprl": dict(
+        surrogate=dict(fn="rl_jax.losses.policy.turns:turn_clip", clip_low=0.2, clip_high=0.2, geometric=False),
+        token_weight=dict(fn="rl_jax.token_weights.rounds:whole_rounds"),
+    ),
+}
 # Who plays the other side of kuhn and bargain, and the user of dual.
 PARTNERS = {"self_play": "self", "older": "reference"}
 REAL = {
@@ -110,6 +117,7 @@ def get_config(arg: str | None = None):
     chosen = next((word for word in words if word in CREDIT), None)
     config.algorithm.advantage = CREDIT[chosen] if chosen else dict(fn="rl_jax.advantages.turns:turn_return_loo")
     config.agent.update(AGENT.get(chosen, {}))
+    config.algorithm.update(ALGORITHM.get(chosen, {}))
     config.agent.partner = next((PARTNERS[word] for word in words if word in PARTNERS), "")
     if config.agent.partner == "reference":
         config.algorithm.reference_schedule = dict(fn="per_iteration", every=10)

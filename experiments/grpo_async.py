@@ -61,7 +61,7 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None, replay=None,
     items = loop.restore(checkpoint_items(state, reference=ref_params), flow)
     state, ref_params = state_of(items), items.get("reference")
     with loop, rewards, flow.begun(loop.step, state.params):
-        collect = AsyncCollector(setup, rewards, packer, flow)
+        collect = AsyncCollector(setup, async_check.check_judges(rewards), packer, flow)
         evaluate, learn = make_evaluate(setup, rewards), make_learner(loop, setup, programs, packer, collect, state)
         loop.begin(lambda: evaluate(state.params))
         for step in loop.steps():

@@ -6,8 +6,9 @@ said otherwise.
 
 Departs from GRPO: a rewritten problem takes the place of an easy one, or of its own original if none is left; the group
 of rewritings that of one without a spread. The rewriting's loss is our reading of the second version ("the downstream
-accuracy gain of the rewritten problem"), the KL, of the first version, too: both could not be read. The warm start
-shows a small model how problems are rewritten (rl_jax.tasks.restructured).
+accuracy gain of the rewritten problem"), the KL, of the first version, too: both could not be read. w reads p from the
+advantages of rewards of 0 and 1; the gains of rewritings are from -1 to 1, so that their group's w means nothing. The
+warm start shows a small model how problems are rewritten (rl_jax.tasks.restructured).
 
     python -m experiments.grpo --config=configs/experience/clpo.py
 

@@ -4,10 +4,10 @@
     a new task x' of ten failed ones is asked in the place of a solved one, and kept if .05 <= p(x') <= .75
     an own success of before is replayed if .5 <= exp(mean logp) <= .95
 
-Departs from GRPO: a square in place of the clip, whose reference is the policy of ten steps ago, the phase before; no
-verifier (its reward is only logged, as `task`). Departs from the paper: sums in place of web pages, one turn, so the
-group's mean and sampled successes stand for the critic, a rule makes the tasks in place of GPT-4o. One model solves and
-judges, as in configs/preferences/self_prm.py. Bounds: THUDM/WebRL.
+Departs from GRPO: a square in place of the clip, whose reference is the policy at the last multiple of ten steps, the
+phase before; no verifier (its reward is only logged, as `task`). Departs from the paper: sums in place of web pages,
+one turn, so the group's mean and sampled successes stand for the critic, a rule makes the tasks in place of GPT-4o. One
+model solves and judges, as in configs/preferences/self_prm.py. Bounds: THUDM/WebRL.
 
     python -m experiments.sft --config=configs/experience/webrl.py --workdir=runs/webrl_start
     python -m experiments.grpo --config=configs/experience/webrl.py

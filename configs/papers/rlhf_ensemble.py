@@ -7,7 +7,9 @@ gold reward (a lexicon's) with a quarter of the rankings reversed; eight reward 
 or SFT loss, on one reward model or on the worst of five. Seed s has reward model s, or s to s + 4 (modulo 8): policies
 are independent given the samples and the pool of reward models, which all seeds share. The gold reward of held-out
 prompts every 4 steps: `rise` is the gain of `peak`, the best evaluation, over the start; `lost` is what of the peak is
-gone at the end; `mean` is over all evaluations. A text without a mood has .5.
+gone at the end; `mean` is over all evaluations. The peak is the best of 11 noisy evaluations of 64 prompts, so that
+`rise` and `lost` are about .05 by construction, of a policy that stays as it is, too; the measured ones, .17 to .24 of
+`single` and `grpo`, are well above it. The fall is to about .5, which a text without a mood has.
 
 The paper's reward models have 14M to 1.3B parameters, and its policies are of Pythia 1.4B.
 

@@ -5,8 +5,14 @@
 A prompt needs so many right tokens, then EOS: lognormal numbers of them, cut at 31. At the start every prompt is solved
 equally often, so that the hard quarter differs from the others in length alone. `ready` takes the oldest groups that
 have finished and waits where a row would pass the age, `oldest` waits for the oldest groups, `drop` throws away what is
-older than eta. Admission is the program's own (rl_jax.experience.admission), time is counted in decode calls: a train
-step lasts as long as an answer of mean length. The loss weighs tokens as configs/grpo_async.py does.
+older than eta. Arms are compared in pairs that may train on rows of the same age: 2, 4 or 8. Admission is the program's
+own (rl_jax.experience.admission), time is counted in decode calls: a train step lasts as long as an answer of mean
+length. The loss weighs tokens as configs/grpo_async.py does.
+
+The first version compared unequal bounds, rows of up to 8 versions that were waited for with a drop at 2, and said
+"reproduced". Seeds 0 to 4 of the arms below were looked at before the statements were written: by the clock the order
+of the pairs at 4 and 8 was the other one. At 8 nothing gets too old here: that pair differs in how far sampling runs
+ahead.
 """
 
 from ml_collections import ConfigDict
@@ -18,14 +24,18 @@ def get_ablation() -> ConfigDict:
     return ConfigDict(
         dict(
             paper="arXiv 2505.24298",
-            claim="dropping stale groups loses the long answers, and with them the hard prompts; waiting keeps both",
+            claim="at an equal bound of staleness waiting keeps the long answers and hard prompts that dropping loses, "
+            "also by the clock",
             scaled_down="24 prompts, a table of logits by prompt and place, answers of 2 to 32 tokens",
             study="waiting_dropping",
             settings=dict(
                 arms={
-                    "ready": dict(eta=2, age=8, order="ready"),
-                    "oldest": dict(eta=2, order="oldest"),
-                    "drop": dict(eta=2, order="drop"),
+                    "oldest_2": dict(eta=2, order="oldest"),
+                    "drop_2": dict(eta=2, order="drop"),
+                    "ready_4": dict(eta=2, age=4, order="ready"),
+                    "drop_4": dict(eta=4, order="drop"),
+                    "ready_8": dict(eta=2, age=8, order="ready"),
+                    "drop_8": dict(eta=8, order="drop"),
                     "synchronous": dict(eta=0, age=0),
                 },
                 slots=dict(aggregate="token_mean", behavior_weight=dict(fn="masked", cap=5.0)),
@@ -44,13 +54,15 @@ def get_ablation() -> ConfigDict:
             seeds=tuple(range(20)),
             metric="hard",
             expected=(
-                dict(metric="kept", arm="ready", at_least=0.97),
-                dict(metric="kept", increasing=("drop", "ready"), by=0.05),
-                dict(metric="hard", increasing=("drop", "ready"), by=0.05),
-                dict(metric="hard_timed", increasing=("drop", "ready"), by=0.0),
-                dict(metric="age", arm="ready", at_most=8.0),
+                dict(metric="hard_timed", increasing=("drop_2", "oldest_2"), by=0.0),
+                dict(metric="hard_timed", increasing=("drop_4", "ready_4"), by=0.0),
+                dict(metric="hard_timed", increasing=("drop_8", "ready_8"), by=0.0),
+                dict(metric="hard", increasing=("drop_2", "oldest_2"), by=0.0),
+                dict(metric="hard", increasing=("drop_4", "ready_4"), by=0.0),
+                dict(metric="kept", increasing=("drop_2", "oldest_2"), by=0.05),
+                dict(metric="kept", increasing=("drop_4", "ready_4"), by=0.05),
             ),
-            tried=3,  # learning rates 2, 8 and 32, of the synchronous arm alone
+            tried=4,  # learning rates 2, 8 and 32, of the synchronous arm alone; the arms of the first version
             smoke=dict(seeds=(0, 1), settings=dict(steps=6, prompts=8, groups=2, group_size=2)),
         )
     )

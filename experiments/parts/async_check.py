@@ -3,6 +3,7 @@
 from experiments.parts import async_stream, policy, processes
 from experiments.parts.async_flow import rule_of
 from experiments.parts.async_shares import check_several
+from experiments.parts.judges.table import specs_of
 from rl_jax.core.binding import needs
 
 # What experiments.grpo has and this program does not: (field, the value that is none, why).
@@ -15,6 +16,7 @@ UNSUPPORTED = (
     ("algorithm.action_mask.top_p", 1.0, "the mask policy has no versions"),
     ("foreign", {}, "foreign rows have no versions"),
 )
+SEEING = ("contrastive",)  # of experiments.parts.judges, those with a method `see`
 
 
 def checked(config):
@@ -47,6 +49,7 @@ def checked(config):
             "policy at the start of the updates. Set --config.algorithm.behavior_weight.fn=truncated, "
             "take a surrogate that asks for behavior_log_probs, or set flow.eta=0"
         )
+    problems += [_seeing(name) for name, spec in specs_of(config).items() if spec.get("fn") in SEEING]
     try:
         check_several(config)
     except ValueError as error:
@@ -56,6 +59,27 @@ def checked(config):
     if problems:
         raise ValueError("\n".join(problems))
     return config
+
+
+def check_judges(rewards):
+    """The rewards themselves; refuses judges of one's own, known once they are made, as `checked` does this project's.
+
+    Args:
+      rewards: of rewards.make_rewards.
+
+    Raises:
+      ValueError: if a judge reads the policy.
+    """
+    if found := getattr(rewards, "seeing", []):
+        raise ValueError("\n".join(map(_seeing, found)))
+    return rewards
+
+
+def _seeing(name: str) -> str:
+    return (
+        f"judge.{name} reads the policy that sampled a step's rows, and here they are of several versions: leave the "
+        "judge out, or use experiments.grpo"
+    )
 
 
 def corrects(config) -> bool:

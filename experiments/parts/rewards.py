@@ -129,6 +129,11 @@ class Rewards:
         for name, of_learner in items.get("judges", {}).items():
             self._judges.learners[name].set_carried(of_learner)
 
+    @property
+    def seeing(self) -> list[str]:
+        """Names of the judges that read the policy (judges.table.Judges.seeing)."""
+        return self._judges.seeing if self._judges else []
+
     def see(self, params: Params) -> None:
         """Shows the policy that samples the next rows to the judges that read it (judges.table.Judges.see)."""
         if self._judges:

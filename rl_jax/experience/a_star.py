@@ -29,10 +29,11 @@ def by_a_star(
 
     A plan is what was said from the prompt on; plans of the same words are one. It is open until `width` turns were
     sampled after it, and closed if it has ended. similar: the longest common subsequence with a plan in memory over the
-    shorter one's length, the best of them. agreed: the share of turns sampled at that place that say the same
-    (self-consistency). placed: where the last turn is in a plan in memory, from 0 to 1, the mean over those that have
-    it. imagined: the plan's length over that of the shortest episode that went through it to its end. Memory are the
-    group's own episodes that earned more than `above`; without any, similar and placed are 0.
+    shorter one's length, the best of them. agreed: the share of turns sampled at that place that say the same (self-
+    consistency); the turns that a branch shares with its parent are the parent's draws. placed: where the last turn is
+    in a plan in memory, from 0 to 1, the mean over those that have it. imagined: the plan's length over that of the
+    shortest episode that went through it to its end. Memory are the group's own episodes that earned more than `above`;
+    without any, similar and placed are 0.
     Source: arXiv 2310.13227 (ToolChain*; the terms from memory). There the memory is of other, solved tasks, words that
     are not the same are compared, and a language model is asked to imagine the rest, which an episode's rest is here.
 
@@ -58,9 +59,8 @@ def by_a_star(
     sampled: dict[Plan, int] = {}
     first: dict[Plan, Point] = {(): None}
     for index, (one, plan) in enumerate(zip(found, plans, strict=True)):
-        begun = one.shared if one.parent >= 0 else 0  # turns before were the parent's draws
         for turn in range(len(plan)):
-            sampled[plan[:turn]] = sampled.get(plan[:turn], 0) + (turn >= begun)
+            sampled[plan[:turn]] = sampled.get(plan[:turn], 0) + (turn >= begun(one))
             first.setdefault(plan[:turn], (index, turn))
     still_open = [plan for plan in first if sampled.get(plan, 0) < width] or [()]
     least = min(costs[plan] for plan in still_open)
@@ -72,22 +72,29 @@ def plan_of(one: Trajectory) -> Plan:
     return tuple(span.ids.tobytes() for span in one.sampled()[: len(one.turns)])
 
 
+def begun(one: Trajectory) -> int:
+    """The first turn that was an episode's own draw; those before were its parent's."""
+    return one.shared if one.parent >= 0 else 0
+
+
 def estimates(
     found: Sequence[Trajectory], plans: Sequence[Plan], *, above: float, alpha: float, beta: float
 ) -> dict[Plan, float]:
     """f of every beginning of the plans, the empty one among them, whose f is 1: nothing is known of it."""
     memory = [plan for one, plan in zip(found, plans, strict=True) if plan and one.reward > above]
     through: dict[Plan, list[int]] = {}  # plan -> lengths of the episodes that went through it
-    for plan in plans:
+    drawn: dict[Plan, int] = {}  # plan -> how often its last turn was drawn
+    tried: dict[Plan, int] = {}  # plan -> draws after it
+    for one, plan in zip(found, plans, strict=True):
         for turn in range(1, len(plan) + 1):
+            own, before = turn - 1 >= begun(one), plan[: turn - 1]
             through.setdefault(plan[:turn], []).append(len(plan))
-    tried: dict[Plan, int] = {}
-    for plan, lengths in through.items():
-        tried[plan[:-1]] = tried.get(plan[:-1], 0) + len(lengths)
+            drawn[plan[:turn]] = drawn.get(plan[:turn], 0) + own
+            tried[before] = tried.get(before, 0) + own
     result, spent = {(): 1.0}, {(): 0.0}
     for plan in sorted(through, key=len):
         similar = max((common(plan, other) / min(len(plan), len(other)) for other in memory), default=0.0)
-        agreed = len(through[plan]) / tried[plan[:-1]]
+        agreed = drawn[plan] / tried[plan[:-1]]
         spent[plan] = spent[plan[:-1]] + (1 - similar) ** alpha * (1 - agreed) ** (1 - alpha)
         places = [(other.index(plan[-1]) + 1) / len(other) for other in memory if plan[-1] in other]
         placed = sum(places) / len(places) if places else 0.0

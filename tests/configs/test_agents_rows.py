@@ -48,6 +48,14 @@ def test_words_without_a_paper_name_theirs():
     assert agents_rows.get_config().name == "tau2"
 
 
+def test_a_reflector_pays_for_leaving_the_warm_start():
+    config = agents_papers.get_config("retroformer,smoke")
+    config.algorithm.measure_kl = False
+    assert policy.needs_ref_log_probs(config) and config.algorithm.reward_kl_coef == 0.2
+    config.algorithm.reward_kl_coef = 0.0
+    assert not policy.needs_ref_log_probs(config)
+
+
 def test_the_other_file_refuses_what_does_not_go_together():
     assert agents_papers.get_config().name == "webagent_r1"
     with pytest.raises(ValueError, match=r"\['zero'\] is no word of retroformer, which has \[\]"):

@@ -25,6 +25,7 @@ def plan(*said):
 
 def test_f_is_the_papers_sum_by_hand():
     found = [episode(0, [1, 2, 3], 1.0), episode(1, [1, 3]), episode(2, [1, 2, 4, 4]), episode(3, [5])]
+    found.append(episode(4, [1, 6], parent=0, shared=1))  # that 1 was said is the parent's draw
     costs = estimates(found, [plan_of(one) for one in found], above=0.5, alpha=0.3, beta=0.6)
     memory = plan(1, 2, 3)
 
@@ -38,8 +39,9 @@ def test_f_is_the_papers_sum_by_hand():
         placed = (memory.index(plan(said[-1])[0]) + 1) / 3 if plan(said[-1])[0] in memory else 0.0
         return g + (1 - placed) ** 0.6 * (1 - len(said) / shortest) ** 0.4
 
-    expected = {(1,): ([3 / 4], 2), (1, 2): ([3 / 4, 2 / 3], 3), (1, 2, 4): ([3 / 4, 2 / 3, 1 / 2], 4)}
-    expected |= {(5,): ([1 / 4], 1), (1, 3): ([3 / 4, 1 / 3], 2), (1, 2, 4, 4): ([3 / 4, 2 / 3, 1 / 2, 1], 4)}
+    expected = {(1,): ([3 / 4], 2), (1, 2): ([3 / 4, 2 / 4], 3), (1, 2, 4): ([3 / 4, 2 / 4, 1 / 2], 4)}
+    expected |= {(5,): ([1 / 4], 1), (1, 3): ([3 / 4, 1 / 4], 2), (1, 2, 4, 4): ([3 / 4, 2 / 4, 1 / 2, 1], 4)}
+    expected |= {(1, 6): ([3 / 4, 1 / 4], 2)}
     for said, (agreed, shortest) in expected.items():
         assert costs[plan(*said)] == pytest.approx(by_hand(said, agreed, shortest)), said
     assert costs[()] == 1 and common(plan(1, 2, 3, 1), plan(2, 1, 1)) == 2

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from configs.tasks import dr_irl, grace
-from experiments.parts import judges
-from experiments.parts.judges import embedding
+from experiments.parts import async_check, judges
+from experiments.parts.judges import embedding, table
+from experiments.parts.rewards import Rewards
 from rl_jax import tasks
 from rl_jax.rewards import embeddings
 from tests.experiments.judge_runs import model_run
@@ -109,6 +110,17 @@ def test_the_judge_rewards_positives_alone(monkeypatch):
     rows.records = [{"prompt": "", "info": "{}"}]
     with pytest.raises(ValueError, match="the info of a record has role and triple"):
         judge(rows)
+
+
+def test_an_asynchronous_run_refuses_a_judge_of_ones_own_that_reads_the_policy():
+    of_run = table.Judges.__new__(table.Judges)
+    of_run.by_name = {"own": types.SimpleNamespace(see=print), "blind": types.SimpleNamespace()}
+    scorer = Rewards.__new__(Rewards)
+    scorer._judges = of_run
+    with pytest.raises(ValueError, match="^judge.own reads the policy that sampled.*or use experiments.grpo$"):
+        async_check.check_judges(scorer)
+    scorer._judges = None
+    assert async_check.check_judges(scorer) is scorer
 
 
 @pytest.mark.slow

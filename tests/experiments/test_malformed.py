@@ -236,6 +236,7 @@ CASES = [
     bad("grpo_async", "flow.age=1", "flow.age=1 must be at least eta=2"),
     bad("grpo_async", "rollout.engine.name=lockstep", "rollout.engine.name='lockstep' does not work", "new weights"),
     bad("grpo_async", "algorithm.behavior_weight={'fn': 'none'}", "rows are stale", "behavior_weight.fn=truncated"),
+    bad("grpo_async", "judge={'near': {'fn': 'contrastive'}}", "judge.near reads the policy", "use experiments.grpo"),
     bad("grpo_async", ["--num_processes=2", "--coordinator=h:1"], "this program runs in one process"),
     bad("masked_diffusion", f"--config={CONFIGS['grpo']}", "this config is for experiments.grpo"),
     bad("masked_diffusion", "algorithm.objective=ppo", "objective='ppo' must be 'bgpo', 'elbo' or 'diffu_grpo'"),

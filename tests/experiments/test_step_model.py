@@ -75,6 +75,18 @@ def test_it_learns_who_was_better_and_then_says_so(model):
     np.testing.assert_array_equal(model(*rows).named["implicit_rewards"], first)
 
 
+@pytest.mark.slow
+def test_its_config_clips_the_product_of_a_turn_and_each_turn_counts_the_same():
+    """Turns of 3 and 1 tokens with exp(.4), A = 1, and exp(-.4), A = -2; both are clipped."""
+    config = agents_worlds.get_config("maze,oprl,smoke")
+    objective, rule = policy.make_objective(config), policy.make_credit(config)
+    log_ratio, turns = np.float32([[0.1, 0.1, 0.2, -0.4]]), np.int32([[0, 0, 0, 1]])
+    advantages, mask = np.float32([[1.0, 1.0, 1.0, -2.0]]), np.ones((1, 4), bool)
+    loss = objective.surrogate(log_ratio, 0 * log_ratio, advantages, mask, turns=turns).loss
+    mean = objective.aggregate(loss * rule.token_weight(mask, turns=turns, key=jax.random.key(0)), mask)
+    assert mean.total / mean.count == pytest.approx((-1.2 + 2 * 0.8) / 2)
+
+
 def test_what_does_not_go_with_it_is_refused():
     config = agents_worlds.get_config("maze,oprl,smoke")
     config.algorithm.update(measure_kl=False, kl_coef=0.0)
@@ -103,6 +115,7 @@ def test_a_run_trains_it_and_a_resumed_one_trains_the_same(tmp_path):
     config = agents_papers.get_config("webagent_r1,smoke")
     config.algorithm.advantage = agents_worlds.CREDIT["oprl"]
     config.agent.update(agents_worlds.AGENT["oprl"])
+    config.algorithm.update(agents_worlds.ALGORITHM["oprl"])
     config.task.update(data_dir=str(tmp_path / "data"), num_train=4, num_test=4)
     config.model.update(embed_dim=16, num_layers=1, num_heads=2, num_kv_heads=2, head_dim=8, mlp_dim=32)
     config.sft.steps = 0

@@ -66,11 +66,15 @@ class Judges:
         found = {name: getattr(judge, "learner", None) for name, judge in self.by_name.items()}
         return {name: learner for name, learner in found.items() if learner is not None}
 
+    @property
+    def seeing(self) -> list[str]:
+        """Names of the judges that read the policy: those with a method `see`."""
+        return [name for name, judge in self.by_name.items() if hasattr(judge, "see")]
+
     def see(self, params: Params) -> None:
-        """Shows the policy that samples the next rows to the judges that read it: those with a method `see`."""
-        for judge in self.by_name.values():
-            if see := getattr(judge, "see", None):
-                see(params)
+        """Shows the policy that samples the next rows to the judges that read it."""
+        for name in self.seeing:
+            self.by_name[name].see(params)
 
     def learn(self, judged: Any) -> dict[str, float]:
         """Trains the judges that are due, on a step's rows. Returns judge/NAME/METRIC.
