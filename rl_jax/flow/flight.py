@@ -63,7 +63,7 @@ class FlightTrainer:
       tls: (certificate, private key) in PEM; None is no encryption.
       trusted_network: without TLS on an address that is not the loopback device.
       max_waiting: groups that may wait; more are refused until some are taken.
-      keep: versions of the weights that stay readable, in memory.
+      keep: versions of the weights that stay readable, in memory; they are in the folder too, for the next trainer.
       max_group: bytes of one group.
 
     Attributes:
@@ -91,7 +91,7 @@ class FlightTrainer:
         check_reach(host, tls, trusted_network)
         check_token(token)
         check_port(host, port)
-        self._store = Folder(folder, role="both", max_waiting=max_waiting)
+        self._store = Folder(folder, role="both", max_waiting=max_waiting, keep=keep)
         self._memory, self._lock = Memory(keep), threading.Lock()
         self._said, self._heard = None, threading.Event()
         self._heard.set()  # there is nothing to hear
@@ -103,17 +103,20 @@ class FlightTrainer:
         self.address = f"{'grpc+tls' if tls else 'grpc'}://{host}:{self._server.port}"
 
     def resume(self, step: int) -> None:
-        """See `protocol.Link`."""
+        """See `protocol.Link`. The last weights up to this step are read from the folder: a sampler may be behind."""
+        self._store.resume(step)
         with self._lock:
             self._memory.withdraw(step)
-        self._store.resume(step)
+            for version in sorted(dict(self._store.versions()).keys() - self._memory.versions()):
+                self._memory.publish(version, shards.cuts_of(self._store.weights(version)))
 
     def publish(self, version: int, params: Params) -> None:
-        """See `protocol.Link`. A copy: the caller may overwrite its arrays."""
+        """See `protocol.Link`. A copy: the caller may overwrite its arrays. In the folder before it is readable."""
         cuts = {
             name: cut._replace(pieces=[piece._replace(data=np.array(piece.data)) for piece in cut.pieces])
             for name, cut in shards.cuts_of(params).items()
         }
+        self._store.publish(version, payload.nest(cuts))
         with self._lock:
             self._memory.publish(version, cuts)
 
