@@ -136,11 +136,12 @@ class FlightTrainer:
         """See `protocol.Link`."""
         self._store.settle(step)
 
-    def say(self, name: str, value: Any) -> None:
+    def say(self, name: str, value: Any) -> bool:
         """See `protocol.Link`."""
         self._store.say(name, value)
         self._said = name
         self._heard.clear()
+        return True
 
     def hear(self, name: str) -> Any:
         """See `protocol.Link`."""

@@ -127,10 +127,10 @@ class FlightSampler:
             raise ConnectionError(f"{self.address}: no trainer answers")
         return set(found["numbers"])
 
-    def say(self, name: str, value: Any) -> None:
-        """See `protocol.Link`. While the trainer is away, nothing is said."""
+    def say(self, name: str, value: Any) -> bool:
+        """See `protocol.Link`."""
         check_word(name, value)
-        self._wait(lambda options: [self._ask("say", options, name=name, value=value)], 0.0)
+        return self._wait(lambda options: [self._ask("say", options, name=name, value=value)], 0.0) is not None
 
     def hear(self, name: str) -> Any:
         """See `protocol.Link`."""

@@ -277,9 +277,10 @@ class Folder:
 
     # Both sides.
 
-    def say(self, name: str, value: Any) -> None:
+    def say(self, name: str, value: Any) -> bool:
         """See `protocol.Link`."""
         files.write(self.folder / "words" / f"{name}.json", check_word(name, value))
+        return True
 
     def hear(self, name: str) -> Any:
         """See `protocol.Link`."""

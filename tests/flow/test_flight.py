@@ -203,6 +203,7 @@ def test_without_a_trainer_a_sampler_goes_on_and_knows(tmp_path):
     assert sampler.put([group(0)]) and sampler.lost_s() == 0
     trainer.close()
     assert sampler.newest() is None and not sampler.put([group(1)]) and sampler.lost_s() > 0
+    assert sampler.say("beat", 1) is False
     with pytest.raises(ConnectionError, match="no trainer answers"):
         sampler.known([0])
     again = FlightTrainer(tmp_path, token=TOKEN, port=port)
