@@ -299,7 +299,10 @@ class Sampler:
         return make_exchange(self._link, self._share, self._wait) if shares_clock(self._setup.config) else None
 
     def _wait(self, look: Callable[[], Any], what: str) -> Any:
-        return wait(look, self._patience, what, self._ended, watch=self._watch)
+        found = wait(look, self._patience, what, self._ended, watch=self._watch)
+        if self._end == "":  # a trainer is there: what it says from now on is its end
+            self._end = self._last_end()
+        return found
 
     def _ended(self) -> None:
         """Raises Ended if the trainer has said so since this side began."""

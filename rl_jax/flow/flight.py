@@ -8,7 +8,7 @@
     action "known", {"numbers": [...]}  -> [numbers]
     action "room"                       -> bool
     put, a stream of one group's bytes  -> "stored" or "full", written to the folder before it is answered
-    action "say", {"name", "value"}; action "hear", {"name"} -> value
+    action "say", {"name", "value"}; action "hear", {"name", "side": who asks} -> value
 
 Every call carries the token. The server listens on the loopback device unless it is told otherwise; on any other
 address it wants TLS, or to be told that the network is trusted. Samplers reach only what is listed: nobody can act as
@@ -35,7 +35,7 @@ from rl_jax.flow.protocol import Group, Params
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 MIN_TOKEN = 16
 MAX_GROUP = 256 << 20  # bytes
-LINGER_S = 3.0  # that a server stays for samplers to hear the last word
+LINGER_S = 3.0  # that a server stays for all samplers to hear the last word
 
 
 def check_token(token: str) -> str:
@@ -93,6 +93,7 @@ class FlightTrainer:
         check_port(host, port)
         self._store = Folder(folder, role="both", max_waiting=max_waiting, keep=keep)
         self._memory, self._lock = Memory(keep), threading.Lock()
+        self._sides, self._waited = set(), set()  # who has asked for a word; who has not heard the last one
         self._said, self._heard = None, threading.Event()
         self._heard.set()  # there is nothing to hear
         try:
@@ -138,9 +139,10 @@ class FlightTrainer:
 
     def say(self, name: str, value: Any) -> bool:
         """See `protocol.Link`."""
-        self._store.say(name, value)
-        self._said = name
-        self._heard.clear()
+        with self._lock:
+            self._store.say(name, value)
+            self._said, self._waited = name, set(self._sides)
+            self._heard.clear()
         return True
 
     def hear(self, name: str) -> Any:
@@ -152,7 +154,7 @@ class FlightTrainer:
         return 0.0
 
     def close(self) -> None:
-        """See `protocol.Link`. Waits for calls that go on, and LINGER_S for someone to hear what was said last."""
+        """See `protocol.Link`. Waits for calls that go on, and LINGER_S for all to hear what was said last."""
         self._heard.wait(LINGER_S)
         self._server.shutdown()
         self._store.close()
@@ -239,11 +241,15 @@ class _Server(flight.FlightServerBase):
     def _answer_say(self, name: str, value: Any) -> None:
         self._trainer._store.say(name, value)
 
-    def _answer_hear(self, name: str) -> Any:
-        said = self._trainer.hear(name)
-        if name == self._trainer._said:
-            self._trainer._heard.set()
-        return said
+    def _answer_hear(self, name: str, side: str = "") -> Any:
+        trainer = self._trainer
+        with trainer._lock:
+            trainer._sides.add(side)
+            if name == trainer._said:
+                trainer._waited.discard(side)
+                if not trainer._waited:
+                    trainer._heard.set()
+            return trainer.hear(name)
 
 
 def _words(content: bytes) -> dict[str, Any]:

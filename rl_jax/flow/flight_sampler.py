@@ -1,6 +1,7 @@
 """A sampler's side of a link over the network: the client of `flight.FlightTrainer`."""
 
 import json
+import secrets
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -43,7 +44,7 @@ class FlightSampler:
         roots = {"tls_root_certs": tls_root} if tls_root else {}
         self._client = flight.FlightClient(address, generic_options=OPTIONS, **roots)
         self._reached = time.monotonic()
-        self._is_lost = False
+        self._is_lost, self._side = False, secrets.token_hex(8)  # the trainer stays until each side has heard its end
 
     def newest(self, after: int = -1, timeout_s: float = 0.0) -> tuple[int, Params] | None:
         """See `protocol.Link`."""
@@ -134,7 +135,7 @@ class FlightSampler:
 
     def hear(self, name: str) -> Any:
         """See `protocol.Link`."""
-        found = self._wait(lambda options: [self._ask("hear", options, name=name)], 0.0)
+        found = self._wait(lambda options: [self._ask("hear", options, name=name, side=self._side)], 0.0)
         return found and found[0]
 
     def lost_s(self) -> float:

@@ -253,6 +253,25 @@ def test_the_last_word_is_heard(tmp_path, monkeypatch):
     closing.join()
 
 
+def test_the_last_word_is_heard_by_all(tmp_path, monkeypatch):
+    """By each sampler that was there, however often one of them asks."""
+    monkeypatch.setattr("rl_jax.flow.flight.LINGER_S", 600.0)
+    trainer = FlightTrainer(tmp_path, token=TOKEN)
+    samplers = [sampler_of(trainer) for _ in range(3)]
+    for sampler in samplers:
+        sampler.hear("end")
+    trainer.say("end", "now")
+    closing = threading.Thread(target=trainer.close)
+    closing.start()
+    for sampler in samplers[:-1]:
+        assert sampler.hear("end") == sampler.hear("end") == "now"
+        closing.join(0.05)  # time for what must not happen
+        assert closing.is_alive()
+    assert samplers[-1].hear("end") == "now"
+    closing.join(60)
+    assert not closing.is_alive()
+
+
 def test_tls(tmp_path):
     names = {name: str(tmp_path / name) for name in ("key", "cert")}
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "9", "-subj", "/CN=localhost"]
