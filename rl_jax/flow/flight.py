@@ -15,6 +15,7 @@ address it wants TLS, or to be told that the network is trusted. Samplers reach 
 a trainer over the network.
 """
 
+import contextlib
 import hmac
 import json
 import os
@@ -192,9 +193,9 @@ class _Server(flight.FlightServerBase):
         words = _words(ticket.ticket)
         version, boxes = words.get("version"), words.get("boxes")
         with self._trainer._lock:
+            if version not in self._trainer._memory.versions():
+                raise KeyError(f"there are no weights of version {version!r:.20}")  # ArrowKeyError on the other side
             cuts = self._trainer._memory.exact(version)
-        if cuts is None:
-            raise flight.FlightServerError(f"there are no weights of version {version!r:.20}")
         if boxes is None:
             flat = payload.flatten(shards.whole(cuts))
         else:
@@ -228,9 +229,9 @@ class _Server(flight.FlightServerBase):
             return {"there": version in self._trainer._memory.versions(), "left": self._trainer._memory.versions()}
 
     def _answer_leaves(self, version: int | None) -> dict[str, Any] | None:
-        with self._trainer._lock:
+        with self._trainer._lock, contextlib.suppress(LookupError):
             found = self._trainer._memory.of(version)
-        return found and {"version": found[0], "leaves": shards.leaves_of(found[1])}
+            return found and {"version": found[0], "leaves": shards.leaves_of(found[1])}
 
     def _answer_known(self, numbers: list[int]) -> list[int]:
         return sorted(self._trainer._store.known(numbers))

@@ -1,5 +1,6 @@
 """A sampler's side of a link over the network: the client of `flight.FlightTrainer`."""
 
+import contextlib
 import json
 import secrets
 import time
@@ -51,7 +52,8 @@ class FlightSampler:
 
         def look(options):
             version = self._ask("newest", options, after=after)
-            return None if version is None else (version, payload.nest(self._get(version, options)))
+            with contextlib.suppress(FileNotFoundError):  # newer ones came meanwhile, or the trainer went back
+                return None if version is None else (version, payload.nest(self._get(version, options)))
 
         return self._wait(look, timeout_s)
 
@@ -61,8 +63,9 @@ class FlightSampler:
         def look(options):
             found = self._ask("find", options, version=version)
             if found["there"]:
-                return payload.nest(self._get(version, options))
-            if found["left"] and version < max(found["left"]):
+                with contextlib.suppress(FileNotFoundError):  # as in newest
+                    return payload.nest(self._get(version, options))
+            elif found["left"] and version < max(found["left"]):
                 raise LookupError(gone(version, found["left"]))
             return None
 
@@ -94,8 +97,12 @@ class FlightSampler:
         return found
 
     def _get(self, version: int, options: flight.FlightCallOptions, **words: Any) -> dict[str, np.ndarray]:
-        reader = self._client.do_get(flight.Ticket(json.dumps({"version": version, **words})), options)
-        head, flat = streams.read(reader)
+        """The arrays of a get. Raises FileNotFoundError if the version is not there."""
+        try:
+            reader = self._client.do_get(flight.Ticket(json.dumps({"version": version, **words})), options)
+            head, flat = streams.read(reader)
+        except pyarrow.ArrowKeyError as error:
+            raise FileNotFoundError(f"{self.address}: the weights of version {version} are gone") from error
         if head.get("version") != version:
             raise RuntimeError(f"{self.address} sent version {head.get('version')!r:.20} for version {version}")
         return flat

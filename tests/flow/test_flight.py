@@ -241,6 +241,50 @@ def test_a_trainer_that_comes_back_has_the_weights_of_before(tmp_path, is_cut):
     again.close()
 
 
+def test_weights_that_go_while_they_are_asked_for(tmp_path, monkeypatch):
+    """Between two requests a trainer may go back, or publish as many versions as it keeps: a sampler looks again."""
+    trainer = FlightTrainer(tmp_path, token=TOKEN)
+    trainer.resume(0)
+    sampler, whole = sampler_of(trainer), [("w", (0,), (2,))]
+
+    def publish(*versions):
+        for version in versions:
+            trainer.publish(version, {"w": np.full(2, version, np.float32)})
+
+    def meanwhile(action, do):
+        """`do` comes after the next request of this action."""
+        ask, left = FlightSampler._ask, [do]
+
+        def asked(self, name, *args, **words):
+            found = ask(self, name, *args, **words)
+            if name == action and left:
+                left.pop()()
+            return found
+
+        monkeypatch.setattr(FlightSampler, "_ask", asked)
+
+    publish(4, 5)
+    slices = sampler.slices(5)
+    trainer.resume(4)
+    with pytest.raises(FileNotFoundError, match="version 5 are gone"):
+        slices.read(whole)
+    publish(5)
+    assert (slices.read(whole)[0] == 5).all()
+    publish(6, 7)
+    with pytest.raises(FileNotFoundError, match="version 5 are gone"):
+        slices.read(whole)
+    meanwhile("newest", lambda: publish(8, 9))
+    version, found = sampler.newest(timeout_s=60)
+    assert version == 9 and (found["w"] == 9).all()
+    meanwhile("find", lambda: publish(10, 11))
+    with pytest.raises(LookupError, match="version 9 are gone"):
+        sampler.weights(9, timeout_s=60)
+    meanwhile("find", lambda: publish(12, 13))
+    with pytest.raises(LookupError, match="version 11 are gone"):
+        sampler.slices(11, timeout_s=60)
+    trainer.close()
+
+
 def test_the_last_word_is_heard(tmp_path, monkeypatch):
     """A trainer that says its end and closes stays until a sampler has heard it."""
     monkeypatch.setattr("rl_jax.flow.flight.LINGER_S", 600.0)
