@@ -110,7 +110,8 @@ class FlightTrainer:
         with self._lock:
             self._memory.withdraw(step)
             for version in sorted(dict(self._store.versions()).keys() - self._memory.versions()):
-                self._memory.publish(version, shards.cuts_of(self._store.weights(version)))
+                if (found := self._store.weights(version)) is not None:
+                    self._memory.publish(version, shards.cuts_of(found))
 
     def publish(self, version: int, params: Params) -> None:
         """See `protocol.Link`. A copy: the caller may overwrite its arrays. In the folder before it is readable."""
