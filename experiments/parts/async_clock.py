@@ -22,6 +22,7 @@ from rl_jax.experience import admission
 from rl_jax.flow import Link
 
 PAUSE_S = 0.002  # between two looks at what the others have said
+AGAIN = 500  # looks, after which a word is said again: a trainer that came back may have lost it
 UNBEGUN = -1  # in place of the version of the oldest token, while there is none
 KEPT = 2  # versions of which what was said is said again, for those who come back from their last state
 
@@ -143,7 +144,7 @@ def make_exchange(
     """Makes exchange(call, changes so far of this sampler) -> the others' changes of this call.
 
     What a sampler says last has the changes of this version and the one before: others may have missed a word, or come
-    back from a state.
+    back from a state. It is said until a trainer has it, and again while the others are waited for.
 
     Args:
       link: the sampler's side.
@@ -153,10 +154,19 @@ def make_exchange(
     others = [index for index in range(share.count) if index != share.index]
 
     def exchange(call: int, said: Sequence[Change]) -> list[Change]:
-        link.say(word_of(share.index), [call, list(said)])
         found: list[Change] = []
+        looks, is_said = 0, False
+
+        def look(index: int) -> list | None:
+            nonlocal looks, is_said
+            if not is_said or looks % AGAIN == 0:
+                is_said = link.say(word_of(share.index), [call, list(said)])
+            looks += 1
+            word = _heard(link, index, call)  # pauses if there is none
+            return word if is_said else None
+
         for index in others:
-            word = wait(lambda index=index: _heard(link, index, call), f"decode call {call} of sampler {index}")
+            word = wait(lambda index=index: look(index), f"decode call {call} of sampler {index}")
             found += [tuple(change) for change in word if change[1] == call]
         return found
 

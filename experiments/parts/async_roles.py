@@ -321,11 +321,14 @@ class Sampler:
             if self.stopping():
                 raise Ended
 
-        return wait(look, self._patience, what, ended, watch=self._watch)
+        return self._wait_at_once(look, what, ended)
 
-    def _wait_at_once(self, look: Callable[[], Any], what: str) -> Any:
+    def _wait_at_once(self, look: Callable[[], Any], what: str, ended: Callable[[], None] | None = None) -> Any:
         """For samplers that end a batch together: a signal does not end this."""
-        return wait(look, self._patience, what, self._ended, watch=self._watch)
+        found = wait(look, self._patience, what, ended or self._ended, watch=self._watch)
+        if self._end == "":  # a trainer is there: what it says from now on is its end
+            self._end = self._last_end()
+        return found
 
     def _ended(self) -> None:
         """Raises Ended if the trainer has said so since this side began."""

@@ -351,7 +351,10 @@ class PolicyWorker:
             if self._stopping():
                 raise Ended
 
-        return wait(look, self._config.flow.timeout_s, what, ended, watch=self._watch)
+        found = wait(look, self._config.flow.timeout_s, what, ended, watch=self._watch)
+        if self._end == "":  # a trainer is there: what it says from now on is its end
+            self._end = self._last_end()
+        return found
 
     def _last_end(self) -> str | None:
         """What was said when a trainer ended last; "" as long as none can be asked."""

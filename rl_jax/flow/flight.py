@@ -8,13 +8,14 @@
     action "known", {"numbers": [...]}  -> [numbers]
     action "room"                       -> bool
     put, a stream of one group's bytes  -> "stored" or "full", written to the folder before it is answered
-    action "say", {"name", "value"}; action "hear", {"name"} -> value
+    action "say", {"name", "value"}; action "hear", {"name", "side": who asks} -> value
 
 Every call carries the token. The server listens on the loopback device unless it is told otherwise; on any other
 address it wants TLS, or to be told that the network is trusted. Samplers reach only what is listed: nobody can act as
 a trainer over the network.
 """
 
+import contextlib
 import hmac
 import json
 import os
@@ -35,7 +36,7 @@ from rl_jax.flow.protocol import Group, Params
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 MIN_TOKEN = 16
 MAX_GROUP = 256 << 20  # bytes
-LINGER_S = 3.0  # that a server stays for samplers to hear the last word
+LINGER_S = 3.0  # that a server stays for all samplers to hear the last word
 
 
 def check_token(token: str) -> str:
@@ -63,7 +64,7 @@ class FlightTrainer:
       tls: (certificate, private key) in PEM; None is no encryption.
       trusted_network: without TLS on an address that is not the loopback device.
       max_waiting: groups that may wait; more are refused until some are taken.
-      keep: versions of the weights that stay readable, in memory.
+      keep: versions of the weights that stay readable, in memory; they are in the folder too, for the next trainer.
       max_group: bytes of one group.
 
     Attributes:
@@ -91,8 +92,9 @@ class FlightTrainer:
         check_reach(host, tls, trusted_network)
         check_token(token)
         check_port(host, port)
-        self._store = Folder(folder, role="both", max_waiting=max_waiting)
+        self._store = Folder(folder, role="both", max_waiting=max_waiting, keep=keep)
         self._memory, self._lock = Memory(keep), threading.Lock()
+        self._sides, self._waited = set(), set()  # who has asked for a word; who has not heard the last one
         self._said, self._heard = None, threading.Event()
         self._heard.set()  # there is nothing to hear
         try:
@@ -103,17 +105,21 @@ class FlightTrainer:
         self.address = f"{'grpc+tls' if tls else 'grpc'}://{host}:{self._server.port}"
 
     def resume(self, step: int) -> None:
-        """See `protocol.Link`."""
+        """See `protocol.Link`. The last weights up to this step are read from the folder: a sampler may be behind."""
+        self._store.resume(step)
         with self._lock:
             self._memory.withdraw(step)
-        self._store.resume(step)
+            for version in sorted(dict(self._store.versions()).keys() - self._memory.versions()):
+                if (found := self._store.weights(version)) is not None:
+                    self._memory.publish(version, shards.cuts_of(found))
 
     def publish(self, version: int, params: Params) -> None:
-        """See `protocol.Link`. A copy: the caller may overwrite its arrays."""
+        """See `protocol.Link`. A copy: the caller may overwrite its arrays. In the folder before it is readable."""
         cuts = {
             name: cut._replace(pieces=[piece._replace(data=np.array(piece.data)) for piece in cut.pieces])
             for name, cut in shards.cuts_of(params).items()
         }
+        self._store.publish(version, payload.nest(cuts))
         with self._lock:
             self._memory.publish(version, cuts)
 
@@ -133,11 +139,13 @@ class FlightTrainer:
         """See `protocol.Link`."""
         self._store.settle(step)
 
-    def say(self, name: str, value: Any) -> None:
+    def say(self, name: str, value: Any) -> bool:
         """See `protocol.Link`."""
-        self._store.say(name, value)
-        self._said = name
-        self._heard.clear()
+        with self._lock:
+            self._store.say(name, value)
+            self._said, self._waited = name, set(self._sides)
+            self._heard.clear()
+        return True
 
     def hear(self, name: str) -> Any:
         """See `protocol.Link`."""
@@ -148,7 +156,7 @@ class FlightTrainer:
         return 0.0
 
     def close(self) -> None:
-        """See `protocol.Link`. Waits for calls that go on, and LINGER_S for someone to hear what was said last."""
+        """See `protocol.Link`. Waits for calls that go on, and LINGER_S for all to hear what was said last."""
         self._heard.wait(LINGER_S)
         self._server.shutdown()
         self._store.close()
@@ -186,9 +194,9 @@ class _Server(flight.FlightServerBase):
         words = _words(ticket.ticket)
         version, boxes = words.get("version"), words.get("boxes")
         with self._trainer._lock:
+            if version not in self._trainer._memory.versions():
+                raise KeyError(f"there are no weights of version {version!r:.20}")  # ArrowKeyError on the other side
             cuts = self._trainer._memory.exact(version)
-        if cuts is None:
-            raise flight.FlightServerError(f"there are no weights of version {version!r:.20}")
         if boxes is None:
             flat = payload.flatten(shards.whole(cuts))
         else:
@@ -222,9 +230,9 @@ class _Server(flight.FlightServerBase):
             return {"there": version in self._trainer._memory.versions(), "left": self._trainer._memory.versions()}
 
     def _answer_leaves(self, version: int | None) -> dict[str, Any] | None:
-        with self._trainer._lock:
+        with self._trainer._lock, contextlib.suppress(LookupError):
             found = self._trainer._memory.of(version)
-        return found and {"version": found[0], "leaves": shards.leaves_of(found[1])}
+            return found and {"version": found[0], "leaves": shards.leaves_of(found[1])}
 
     def _answer_known(self, numbers: list[int]) -> list[int]:
         return sorted(self._trainer._store.known(numbers))
@@ -235,11 +243,15 @@ class _Server(flight.FlightServerBase):
     def _answer_say(self, name: str, value: Any) -> None:
         self._trainer._store.say(name, value)
 
-    def _answer_hear(self, name: str) -> Any:
-        said = self._trainer.hear(name)
-        if name == self._trainer._said:
-            self._trainer._heard.set()
-        return said
+    def _answer_hear(self, name: str, side: str = "") -> Any:
+        trainer = self._trainer
+        with trainer._lock:
+            trainer._sides.add(side)
+            if name == trainer._said:
+                trainer._waited.discard(side)
+                if not trainer._waited:
+                    trainer._heard.set()
+            return trainer.hear(name)
 
 
 def _words(content: bytes) -> dict[str, Any]:

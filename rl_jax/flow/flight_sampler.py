@@ -1,6 +1,8 @@
 """A sampler's side of a link over the network: the client of `flight.FlightTrainer`."""
 
+import contextlib
 import json
+import secrets
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -43,14 +45,15 @@ class FlightSampler:
         roots = {"tls_root_certs": tls_root} if tls_root else {}
         self._client = flight.FlightClient(address, generic_options=OPTIONS, **roots)
         self._reached = time.monotonic()
-        self._is_lost = False
+        self._is_lost, self._side = False, secrets.token_hex(8)  # the trainer stays until each side has heard its end
 
     def newest(self, after: int = -1, timeout_s: float = 0.0) -> tuple[int, Params] | None:
         """See `protocol.Link`."""
 
         def look(options):
             version = self._ask("newest", options, after=after)
-            return None if version is None else (version, payload.nest(self._get(version, options)))
+            with contextlib.suppress(FileNotFoundError):  # newer ones came meanwhile, or the trainer went back
+                return None if version is None else (version, payload.nest(self._get(version, options)))
 
         return self._wait(look, timeout_s)
 
@@ -60,8 +63,9 @@ class FlightSampler:
         def look(options):
             found = self._ask("find", options, version=version)
             if found["there"]:
-                return payload.nest(self._get(version, options))
-            if found["left"] and version < max(found["left"]):
+                with contextlib.suppress(FileNotFoundError):  # as in newest
+                    return payload.nest(self._get(version, options))
+            elif found["left"] and version < max(found["left"]):
                 raise LookupError(gone(version, found["left"]))
             return None
 
@@ -93,8 +97,12 @@ class FlightSampler:
         return found
 
     def _get(self, version: int, options: flight.FlightCallOptions, **words: Any) -> dict[str, np.ndarray]:
-        reader = self._client.do_get(flight.Ticket(json.dumps({"version": version, **words})), options)
-        head, flat = streams.read(reader)
+        """The arrays of a get. Raises FileNotFoundError if the version is not there."""
+        try:
+            reader = self._client.do_get(flight.Ticket(json.dumps({"version": version, **words})), options)
+            head, flat = streams.read(reader)
+        except pyarrow.ArrowKeyError as error:
+            raise FileNotFoundError(f"{self.address}: the weights of version {version} are gone") from error
         if head.get("version") != version:
             raise RuntimeError(f"{self.address} sent version {head.get('version')!r:.20} for version {version}")
         return flat
@@ -127,14 +135,14 @@ class FlightSampler:
             raise ConnectionError(f"{self.address}: no trainer answers")
         return set(found["numbers"])
 
-    def say(self, name: str, value: Any) -> None:
-        """See `protocol.Link`. While the trainer is away, nothing is said."""
+    def say(self, name: str, value: Any) -> bool:
+        """See `protocol.Link`."""
         check_word(name, value)
-        self._wait(lambda options: [self._ask("say", options, name=name, value=value)], 0.0)
+        return self._wait(lambda options: [self._ask("say", options, name=name, value=value)], 0.0) is not None
 
     def hear(self, name: str) -> Any:
         """See `protocol.Link`."""
-        found = self._wait(lambda options: [self._ask("hear", options, name=name)], 0.0)
+        found = self._wait(lambda options: [self._ask("hear", options, name=name, side=self._side)], 0.0)
         return found and found[0]
 
     def lost_s(self) -> float:

@@ -127,7 +127,7 @@ class Folder:
             self._check_trainer("resume")
             for later in sorted(self._ledger.resume(step), reverse=True):
                 files.remove(self.folder / "ledger" / f"{later:012}.json")
-            for version, path in self._versions():
+            for version, path in self.versions():
                 if version > step:
                     shard_files.remove(path)
             self._resumed = True
@@ -142,7 +142,7 @@ class Folder:
                 shard_files.write(self.folder / "weights", version, flat)
             else:
                 files.write(self.folder / f"weights/{version:012}.safetensors", lambda path: save_file(flat, path))
-            for _, path in self._versions()[: -self._keep]:
+            for _, path in self.versions()[: -self._keep]:
                 shard_files.remove(path)
 
     def waiting(self) -> list[tuple[int, int]]:
@@ -205,7 +205,7 @@ class Folder:
         """See `protocol.Link`."""
 
         def look():
-            versions = self._versions()
+            versions = self.versions()
             if not versions or versions[-1][0] == after:
                 return None
             params = shard_files.read_weights(versions[-1][1])
@@ -224,14 +224,15 @@ class Folder:
 
     def _path(self, version: int | None) -> pathlib.Path | None:
         """Of this version, or of the newest; None if it is not there. LookupError if it was."""
-        paths = dict(self._versions())
+        paths = dict(self.versions())
         if version is None:
             return paths[max(paths)] if paths else None
         if version not in paths and paths and version < max(paths):
             raise LookupError(gone(version, paths))
         return paths.get(version)
 
-    def _versions(self) -> list[tuple[int, pathlib.Path]]:
+    def versions(self) -> list[tuple[int, pathlib.Path]]:
+        """(version, its file or the index of its pieces) of the weights that are readable, sorted."""
         names = sorted(os.listdir(self.folder / "weights"))
         return [
             (int(name.partition(".")[0]), self.folder / "weights" / name)
@@ -276,9 +277,10 @@ class Folder:
 
     # Both sides.
 
-    def say(self, name: str, value: Any) -> None:
+    def say(self, name: str, value: Any) -> bool:
         """See `protocol.Link`."""
         files.write(self.folder / "words" / f"{name}.json", check_word(name, value))
+        return True
 
     def hear(self, name: str) -> Any:
         """See `protocol.Link`."""

@@ -173,10 +173,11 @@ class Local:
         with self._changed:
             return {number for number in numbers if self._ledger.knows(number)}
 
-    def say(self, name: str, value: Any) -> None:
+    def say(self, name: str, value: Any) -> bool:
         """See `protocol.Link`."""
         with self._changed:
             self._words[name] = check_word(name, value)
+            return True
 
     def hear(self, name: str) -> Any:
         """See `protocol.Link`."""

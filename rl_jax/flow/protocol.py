@@ -93,8 +93,11 @@ class Link(Protocol):
     def known(self, numbers: Sequence[int]) -> set[int]:
         """Sampler: which of these numbers were put before, by whom ever. For a sampler that comes back."""
 
-    def say(self, name: str, value: Any) -> None:
-        """Both: leaves a JSON value under a name ([a-z0-9_-]): a heartbeat, "end", "quiesce". The last one counts."""
+    def say(self, name: str, value: Any) -> bool:
+        """Both: leaves a JSON value under a name ([a-z0-9_-]): a heartbeat, "end", "quiesce". The last one counts.
+
+        False if the trainer is away, and nothing was said.
+        """
 
     def hear(self, name: str) -> Any:
         """Both: the value last said under a name; None if there is none."""

@@ -1,14 +1,17 @@
 """Weights in pieces as files: one per owner, and an index that makes them a version.
 
-    weights/000000000012.json            {"leaves": {"layers/q": ["float32", [8, 6], [[owner, start, shape], ...]]}}
-    weights/000000000012-0003.shard      safetensors: the pieces of owner 3, by the name of their array
+    weights/000000000012.json            {"token": "5c81d0f2", "leaves": {"layers/q": ["float32", [8, 6],
+                                             [[owner, start, shape], ...]]}}
+    weights/000000000012-0003-5c81d0f2.shard      safetensors: the pieces of owner 3, by the name of their array
 
 The index is renamed into place after the shards are there, and removed before them. A reader opens only the shards
-that have a part of what it needs, and reads that part of them.
+that have a part of what it needs, and reads that part of them. A version that is published again has shards of its own,
+by the token: who reads by the index of before gets the old ones, or none. Runs of before that had no token.
 """
 
 import json
 import pathlib
+import secrets
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -34,13 +37,17 @@ def write(folder: pathlib.Path, version: int, cuts: Mapping[str, Cut]) -> None:
                 raise ValueError(f"params {name!r}: two pieces of owner {piece.owner}")
             own[name] = piece.data
             leaves[name][2].append([piece.owner, list(piece.start), list(piece.data.shape)])
+    token = secrets.token_hex(4)
     for owner, own in owners.items():
-        files.write(_shard(folder, version, owner), lambda path, own=own: save_file(own, path))
-    files.write(folder / f"{version:012}{INDEX}", json.dumps({"leaves": leaves}))
+        files.write(_shard(folder, version, owner, token), lambda path, own=own: save_file(own, path))
+    files.write(folder / f"{version:012}{INDEX}", json.dumps({"token": token, "leaves": leaves}))
+    for path in folder.glob(f"{version:012}-*{SHARD}"):
+        if not path.stem.endswith(token):
+            files.remove(path)
 
 
-def _shard(folder: pathlib.Path, version: int, owner: int) -> pathlib.Path:
-    return folder / f"{version:012}-{owner:04}{SHARD}"
+def _shard(folder: pathlib.Path, version: int, owner: int, token: str) -> pathlib.Path:
+    return folder / f"{version:012}-{owner:04}{token and '-' + token}{SHARD}"
 
 
 def remove(index: pathlib.Path) -> None:
@@ -78,18 +85,23 @@ def open_slices(path: pathlib.Path) -> Slices | None:
 def _of_index(index: pathlib.Path) -> Slices | None:
     if (words := files.read_json(index, default=None)) is None:
         return None
-    version, found = int(index.stem), words["leaves"]
+    version, found, token = int(index.stem), words["leaves"], words.get("token", "")
 
     def read(boxes: Sequence[Box]) -> list[np.ndarray]:
         opened = {}
 
         def part(name: str, places: list, i: int, inside: tuple[slice, ...]) -> np.ndarray:
-            path = _shard(index.parent, version, places[i][0])
+            owner, _, shape = places[i]
+            path = _shard(index.parent, version, owner, token)
             if path not in opened:
                 opened[path] = _open(path)
             try:
-                shard = opened[path]
-                return shard.get_slice(name)[inside] if inside else shard.get_tensor(name)
+                piece = opened[path].get_slice(name)
+                if piece.get_shape() != shape:
+                    raise ValueError(
+                        f"{path}: not the shard of its index ({name!r} of shape {piece.get_shape()}, not {shape})"
+                    )
+                return piece[inside] if inside else opened[path].get_tensor(name)
             except safetensors.SafetensorError as error:
                 raise ValueError(f"{path}: not the shard of its index ({error})") from error
 

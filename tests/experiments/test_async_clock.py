@@ -148,3 +148,41 @@ def test_a_state_of_other_samplers_is_refused():
     state = fleet_of(RULES[0], [0]).get_state()
     with pytest.raises(ValueError, match="of other samplers: keep flow.samplers and --role"):
         fleet_of(RULES[0], [1]).set_state(state)
+
+
+class Away(Local):
+    """A link whose trainer is away at first, and forgets what was said when it comes back again later."""
+
+    def __init__(self, away, forgets_at):
+        super().__init__()
+        self.away, self.forgets_at, self.looks = away, forgets_at, 0
+
+    def say(self, name, value):
+        self.away -= 1
+        return self.away < 0 and super().say(name, value)
+
+    def hear(self, name):
+        self.looks += 1
+        if self.looks == self.forgets_at:
+            self._words.clear()
+        return None if self.away > 0 else super().hear(name)
+
+
+@pytest.mark.parametrize(("away", "forgets_at"), [(3, 0), (0, 5)], ids=["away", "restarted"])
+def test_a_word_is_said_until_it_is_there(monkeypatch, away, forgets_at):
+    """One that is lost would let the others wait for ever."""
+    monkeypatch.setattr("experiments.parts.async_clock.PAUSE_S", 0.0)
+    link, change = Away(away, forgets_at), (0, 1, 4, 0, True)
+
+    def patient(look, what):
+        for turn in range(3000):
+            if found := look():
+                return found
+            if turn == 2500:  # only then the other one has made its call
+                Local.say(link, "clock_1", [1, [change]])
+        raise AssertionError(what)
+
+    if away:
+        Local.say(link, "clock_1", [1, [change]])  # and it is heard as soon as the trainer is back
+    assert make_exchange(link, Share(0, 2), patient)(1, [change]) == [change]
+    assert Local.hear(link, "clock_0") == [1, [list(change)]]

@@ -10,7 +10,7 @@ import pytest
 
 from configs import grpo_async as async_config
 from experiments import grpo_async
-from experiments.parts import async_beats, async_groups, async_roles
+from experiments.parts import async_beats, async_groups, async_roles, control_roles
 from experiments.parts.async_groups import GroupRows
 from experiments.parts.async_links import Secrets, make_link, make_server
 from experiments.parts.async_roles import Ended, Sampler, Trainer, pack
@@ -123,6 +123,20 @@ def test_a_stopped_trainer_ends_where_its_samplers_are_gone(tmp_path, capsys):
     with pytest.raises(SystemExit) as end:
         ended()
     assert end.value.code == STOPPED and "sampler, who are gone" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", [Sampler, control_roles.PolicyWorker])
+def test_a_side_that_began_first_hears_the_end(kind):
+    """What it waited for came at once, so that it never looked for an end while there was none."""
+    side, link = object.__new__(kind), Link(lost=True)
+    side._link, side._config, side._patience, side._watch = link, setup_of().config, 60.0, None
+    side._end = side._last_end()
+    link.lost = False
+    assert side._wait(lambda: "weights", "weights") == "weights"
+    link.end = "now"
+    ended = Ended if kind is Sampler else control_roles.Ended
+    with pytest.raises(ended):
+        side._ended()
 
 
 def test_a_sampler_has_its_folder_for_itself(tmp_path):

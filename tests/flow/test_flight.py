@@ -20,6 +20,7 @@ from rl_jax.flow import payload, streams
 from rl_jax.flow.flight import FlightTrainer, check_token
 from rl_jax.flow.flight_sampler import FlightSampler
 from rl_jax.flow.protocol import Group
+from rl_jax.flow.shards import Cut, Piece
 from rl_jax.runs.disk import InUseError
 from tests.paths import REPO_ROOT
 
@@ -202,6 +203,7 @@ def test_without_a_trainer_a_sampler_goes_on_and_knows(tmp_path):
     assert sampler.put([group(0)]) and sampler.lost_s() == 0
     trainer.close()
     assert sampler.newest() is None and not sampler.put([group(1)]) and sampler.lost_s() > 0
+    assert sampler.say("beat", 1) is False
     with pytest.raises(ConnectionError, match="no trainer answers"):
         sampler.known([0])
     again = FlightTrainer(tmp_path, token=TOKEN, port=port)
@@ -210,6 +212,77 @@ def test_without_a_trainer_a_sampler_goes_on_and_knows(tmp_path):
     assert sampler.put([group(0), group(1)], timeout_s=60) and sampler.lost_s() == 0
     assert [number for _, number in again.waiting()] == [0, 1]
     again.close()
+
+
+@pytest.mark.parametrize("is_cut", [False, True], ids=["whole", "in pieces"])
+def test_a_trainer_that_comes_back_has_the_weights_of_before(tmp_path, is_cut):
+    """A sampler whose newest state is of the version before asks for that; only the newest is published anew."""
+    value = {v: np.full((4, 2), v, np.float32) for v in range(4)}
+    pieces = {v: [Piece((0, 0), w[:3], 0), Piece((3, 0), w[3:], 1)] for v, w in value.items()}
+    params = {v: {"a": {"w": Cut((4, 2), "float32", pieces[v]) if is_cut else w}} for v, w in value.items()}
+    trainer = FlightTrainer(tmp_path, token=TOKEN)
+    trainer.resume(0)
+    for version in range(4):
+        trainer.publish(version, params[version])
+    trainer.close()
+    again = FlightTrainer(tmp_path, token=TOKEN)
+    sampler = sampler_of(again)
+    again.resume(3)
+    assert sampler.newest()[0] == 3
+    again.publish(3, params[3])
+    for version in (2, 3):
+        assert np.array_equal(sampler.weights(version)["a"]["w"], value[version])
+        (found,) = sampler.slices(version).read([("a/w", (1, 0), (4, 1))])
+        assert np.array_equal(found, value[version][1:, :1])
+    with pytest.raises(LookupError, match="version 1 are gone"):
+        sampler.weights(1)
+    again.resume(2)
+    assert sampler.newest()[0] == 2 and sampler.weights(3) is None
+    again.close()
+
+
+def test_weights_that_go_while_they_are_asked_for(tmp_path, monkeypatch):
+    """Between two requests a trainer may go back, or publish as many versions as it keeps: a sampler looks again."""
+    trainer = FlightTrainer(tmp_path, token=TOKEN)
+    trainer.resume(0)
+    sampler, whole = sampler_of(trainer), [("w", (0,), (2,))]
+
+    def publish(*versions):
+        for version in versions:
+            trainer.publish(version, {"w": np.full(2, version, np.float32)})
+
+    def meanwhile(action, do):
+        """`do` comes after the next request of this action."""
+        ask, left = FlightSampler._ask, [do]
+
+        def asked(self, name, *args, **words):
+            found = ask(self, name, *args, **words)
+            if name == action and left:
+                left.pop()()
+            return found
+
+        monkeypatch.setattr(FlightSampler, "_ask", asked)
+
+    publish(4, 5)
+    slices = sampler.slices(5)
+    trainer.resume(4)
+    with pytest.raises(FileNotFoundError, match="version 5 are gone"):
+        slices.read(whole)
+    publish(5)
+    assert (slices.read(whole)[0] == 5).all()
+    publish(6, 7)
+    with pytest.raises(FileNotFoundError, match="version 5 are gone"):
+        slices.read(whole)
+    meanwhile("newest", lambda: publish(8, 9))
+    version, found = sampler.newest(timeout_s=60)
+    assert version == 9 and (found["w"] == 9).all()
+    meanwhile("find", lambda: publish(10, 11))
+    with pytest.raises(LookupError, match="version 9 are gone"):
+        sampler.weights(9, timeout_s=60)
+    meanwhile("find", lambda: publish(12, 13))
+    with pytest.raises(LookupError, match="version 11 are gone"):
+        sampler.slices(11, timeout_s=60)
+    trainer.close()
 
 
 def test_the_last_word_is_heard(tmp_path, monkeypatch):
@@ -222,6 +295,25 @@ def test_the_last_word_is_heard(tmp_path, monkeypatch):
     closing.start()
     assert sampler.hear("other") is None and sampler.hear("end") == "now"
     closing.join()
+
+
+def test_the_last_word_is_heard_by_all(tmp_path, monkeypatch):
+    """By each sampler that was there, however often one of them asks."""
+    monkeypatch.setattr("rl_jax.flow.flight.LINGER_S", 600.0)
+    trainer = FlightTrainer(tmp_path, token=TOKEN)
+    samplers = [sampler_of(trainer) for _ in range(3)]
+    for sampler in samplers:
+        sampler.hear("end")
+    trainer.say("end", "now")
+    closing = threading.Thread(target=trainer.close)
+    closing.start()
+    for sampler in samplers[:-1]:
+        assert sampler.hear("end") == sampler.hear("end") == "now"
+        closing.join(0.05)  # time for what must not happen
+        assert closing.is_alive()
+    assert samplers[-1].hear("end") == "now"
+    closing.join(60)
+    assert not closing.is_alive()
 
 
 def test_tls(tmp_path):
@@ -272,7 +364,7 @@ def test_a_trainer_killed_with_9_loses_nothing(tmp_path):
     from tests.flow.test_folder import GROUPS
 
     port, sampler, number = quiet_port(), None, 0
-    for at in (3, 7, 0):
+    for at in (5, 13, 0):
         command = [sys.executable, "-c", SERVER, str(port), str(tmp_path), str(at)]
         with subprocess.Popen(command, cwd=REPO_ROOT, stdout=subprocess.PIPE, text=True) as process:
             address = process.stdout.readline().strip()

@@ -129,8 +129,8 @@ def test_groups_by_number(pair):
 def test_words(pair):
     trainer, sampler = pair
     assert sampler.hear("end") is None
-    trainer.say("end", {"at": 3})
-    sampler.say("sampler-0", 17)
+    assert trainer.say("end", {"at": 3}) is True
+    assert sampler.say("sampler-0", 17) is True
     assert sampler.hear("end") == {"at": 3} and trainer.hear("sampler-0") == 17 and sampler.lost_s() == 0
     for name, value, words in (("../x", 1, "a name has"), ("x", object(), "not a JSON value"), ("x", np.nan, "JSON")):
         with pytest.raises(ValueError, match=words):

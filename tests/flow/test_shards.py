@@ -1,9 +1,12 @@
 """Weights in pieces, on each link: a box is what numpy's slice of the whole is, and only what meets it is read."""
 
+import json
+
 import ml_dtypes
 import numpy as np
 import pytest
 import safetensors
+import safetensors.numpy
 
 from rl_jax.flow import shard_files, shards
 from rl_jax.flow.folder import Folder
@@ -99,6 +102,38 @@ def test_versions_in_pieces_come_and_go(tmp_path):
     with_link.close()
 
 
+@pytest.mark.parametrize("cuts", [(4,), (2, 4, 6)], ids=["other pieces", "pieces of the same shapes"])
+def test_an_old_index_reads_no_new_shards(tmp_path, cuts):
+    """A trainer that comes back with another mesh publishes a version again, while a sampler reads it."""
+    array, box = np.arange(16, dtype=np.float32).reshape(8, 2), [("q", (0, 0), (8, 2))]
+    shard_files.write(tmp_path, 3, {"q": in_pieces(array, (2, 4, 6))})
+    old = shard_files.open_slices(tmp_path / f"{3:012}.json")
+    again = in_pieces(array, cuts)
+    turned = [piece._replace(owner=len(again.pieces) - 1 - piece.owner) for piece in again.pieces]
+    shard_files.write(tmp_path, 3, {"q": again._replace(pieces=turned)})
+    with pytest.raises(FileNotFoundError):
+        old.read(box)
+    assert np.array_equal(shard_files.open_slices(tmp_path / f"{3:012}.json").read(box)[0], array)
+    assert len(list(tmp_path.iterdir())) == len(turned) + 1, "the old shards are gone"
+    shard_files.remove(tmp_path / f"{3:012}.json")
+    assert not list(tmp_path.iterdir())
+
+
+def test_shards_of_a_run_before_there_were_tokens(tmp_path):
+    leaves = {"q": ["float32", [2], [[1, [0], [2]]]]}
+    (tmp_path / f"{3:012}.json").write_text(json.dumps({"leaves": leaves}))
+    safetensors.numpy.save_file({"q": np.ones(2, np.float32)}, tmp_path / f"{3:012}-0001.shard")
+    assert (shard_files.open_slices(tmp_path / f"{3:012}.json").read([("q", (0,), (2,))])[0] == 1).all()
+
+
+def test_a_shard_of_another_shape_is_refused(tmp_path):
+    shard_files.write(tmp_path, 3, {"q": in_pieces(np.zeros((8, 2), np.float32), (4,))})
+    slices = shard_files.open_slices(tmp_path / f"{3:012}.json")
+    safetensors.numpy.save_file({"q": np.zeros((6, 2), np.float32)}, next(tmp_path.glob(f"{3:012}-0001*.shard")))
+    with pytest.raises(ValueError, match=r"not the shard of its index \('q' of shape \[6, 2\], not \[4, 2\]\)"):
+        slices.read([("q", (5, 0), (6, 2))])
+
+
 def test_only_the_shards_that_are_needed_are_opened(tmp_path, monkeypatch):
     trainer, sampler = open_pair("folder", tmp_path)
     trainer.resume(0)
@@ -106,7 +141,7 @@ def test_only_the_shards_that_are_needed_are_opened(tmp_path, monkeypatch):
     opened, opens = [], safetensors.safe_open
     monkeypatch.setattr(safetensors, "safe_open", lambda path, **how: (opened.append(path.name), opens(path, **how))[1])
     sampler.slices(0).read([("layers/q", (3, 0), (5, 2)), ("layers/q", (2, 0), (3, 6))])
-    assert sorted(opened) == [f"{0:012}-0001.shard", f"{0:012}-0002.shard"]
+    assert sorted(name[:17] for name in opened) == [f"{0:012}-0001", f"{0:012}-0002"]
     shard_files.remove(tmp_path / "weights" / f"{0:012}.json")
     assert sampler.slices(0) is None
     trainer.close()
