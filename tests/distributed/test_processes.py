@@ -28,6 +28,7 @@ MESH = "data:2,fsdp:2"
 # What is counted from sampled tokens is equal as long as no token flips; sums over floats are close.
 COUNTED = "reward/mean reward/std completion_length finished truncated group/zero_variance mask_occupancy".split()
 NOISE = "sampler/gap_max ratio/first_max_dev".split()  # differences of nearly equal numbers
+JUDGED = ("implicit", "implicit/log_ratio")  # terms of a sample that a judge's model gives
 
 # A reward model's loop is DPO's, on a mesh of one process in tests/experiments/test_reward_model.py.
 PROGRAMS = ("grpo", "ppo", "dpo", "online_dpo")
@@ -145,8 +146,14 @@ def assert_equal_metrics(left, right):
 def test_two_processes_walk_the_path_of_one(one, two, program):
     assert_equal_metrics(one / program, two / program)
     if program in ("grpo", "ppo", "online_dpo"):  # every sampled token, and whose prompt it answers
-        samples = rows(one / program / "samples.jsonl")
-        assert samples == rows(two / program / "samples.jsonl") and len(samples) >= 8
+        samples, theirs = (rows(folder / program / "samples.jsonl") for folder in (one, two))
+        judged, again = (
+            [row["terms"].pop(name) for row in side for name in JUDGED if name in row["terms"]]
+            for side in (samples, theirs)
+        )
+        assert samples == theirs and len(samples) >= 8
+        np.testing.assert_allclose(judged, again, rtol=1e-4, atol=1e-6)
+        assert bool(judged) == (program == "ppo")
 
 
 def test_runs_in_environments_are_those_of_one_process_to_the_bit(one, two):
