@@ -6,7 +6,7 @@ import numpy as np
 def difficulty_scale(
     similarities: np.ndarray, gaps: np.ndarray, *, data_coef: float = 1.0, model_coef: float = 1.0
 ) -> np.ndarray:
-    """alpha = [sigma(a c) / mean sigma(a c)] [sigma(-b g) / mean sigma(-b g)], c and g of the prompts of a step.
+    """alpha = sigma(a c) / mean sigma(a c) * sigma(-b g) / mean sigma(-b g), c and g of the prompts of a step.
 
     c is how like the demonstration the samples are to a text encoder (hardness of the data: what is alike is hard to
     tell apart), g how much higher the reward of the demonstration is than theirs (what the model has not yet told
