@@ -23,18 +23,28 @@ RLHF = "configs/preferences/rlhf.py"
 POOL, MEMBERS, SEEDS = 8, 5, 8
 
 
-def model(number: int) -> str:
+def model(number: int, pool: int) -> str:
     """The folder of a reward model of the pool."""
-    return f"{{folder}}/reward_model_{number % POOL}"
+    return f"{{folder}}/reward_model_{number % pool}"
 
 
-def given(seed: int, paths, *, critic: bool) -> tuple[str, ...]:
-    """A policy's own arguments: where it starts and what it is trained on."""
-    start = ("--config.init_from={folder}/candidates/sft", f"--config.judge.proxy.path={paths}")
-    return (*start, f"--config.critic.init_from={model(seed)}") if critic else start
+def given(seeds: int, pool: int) -> dict:
+    """Where the policies of each arm and seed start, and what they are trained on."""
+    start = "--config.init_from={folder}/candidates/sft"
+
+    def on(path, seed: int, *, critic: bool = True) -> tuple[str, ...]:
+        judged = (start, f"--config.judge.proxy.path={path}")
+        return (*judged, f"--config.critic.init_from={model(seed, pool)}") if critic else judged
+
+    members = [tuple(model(seed + member, pool) for member in range(MEMBERS)) for seed in range(seeds)]
+    return dict(
+        single=[on(model(seed, pool), seed) for seed in range(seeds)],
+        ensemble=[on(members[seed], seed) for seed in range(seeds)],
+        grpo=[on(model(seed, pool), seed, critic=False) for seed in range(seeds)],
+    )
 
 
-def stages(size: str) -> tuple[dict, ...]:
+def stages(size: str, pool: int) -> tuple[dict, ...]:
     """What all seeds share, in order: the samples and the reward models."""
     on = (
         "--config.init_from={folder}/candidates/sft",
@@ -48,14 +58,13 @@ def stages(size: str) -> tuple[dict, ...]:
             config=f"{RLHF}:{size},reward_model",
             given=(f"--config.seed={number}", *on),
         )
-        for number in range(POOL)
+        for number in range(pool)
     )
     return (samples, *models)
 
 
 def get_ablation() -> ConfigDict:
     """Metrics of the gold reward (`eval/task`); proxy: of the reward that is trained on."""
-    five = [tuple(model(seed + member) for member in range(MEMBERS)) for seed in range(SEEDS)]
     arms = {"single": "ppo", "ensemble": "ensemble,ppo", "grpo": "grpo"}
     return ConfigDict(
         dict(
@@ -63,13 +72,9 @@ def get_ablation() -> ConfigDict:
             claim="the gold reward rises under a learned proxy and falls again, later under the worst of five",
             scaled_down="a 0.2M-parameter transformer on generated stories, 40 steps of 32 samples; gold is a lexicon",
             program=dict(single="ppo", ensemble="ppo", grpo="grpo"),
-            stages=stages("short"),
+            stages=stages("short", POOL),
             arms={arm: f"{RLHF}:short,{words}" for arm, words in arms.items()},
-            given=dict(
-                single=[given(seed, model(seed), critic=True) for seed in range(SEEDS)],
-                ensemble=[given(seed, five[seed], critic=True) for seed in range(SEEDS)],
-                grpo=[given(seed, model(seed), critic=False) for seed in range(SEEDS)],
-            ),
+            given=given(SEEDS, POOL),
             seeds=tuple(range(SEEDS)),
             tried=2,
             evaluated="eval/task",
@@ -85,7 +90,8 @@ def get_ablation() -> ConfigDict:
             ),
             smoke=dict(
                 seeds=(0, 1),
-                stages=stages("short,smoke"),
+                stages=stages("short,smoke", 2),
+                given=given(2, 2),
                 arms={arm: f"{RLHF}:short,smoke,{words}" for arm, words in arms.items()},
             ),
         )
