@@ -125,7 +125,7 @@ def _place_of(flag: str, address: str, secrets: Secrets) -> dict:
 
 
 def _check_secrets(role: str, address: str, secrets: Secrets) -> None:
-    """Raises ValueError if a link over the network lacks a secret, or has one where it does not belong."""
+    """Raises ValueError if a link over the network lacks a secret, or has one that is not its own."""
     if secrets.token is None:
         raise ValueError(f"--link={address}: give --link_secrets=FOLDER; its file 'token' is a secret of both sides")
     if not address.startswith("grpc+tls://"):

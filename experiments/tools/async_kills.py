@@ -15,7 +15,8 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 
@@ -88,24 +89,50 @@ def wait(condition: Callable[[], bool], what: str) -> None:
 
 def to_the_end(sides: Sides, kills: int, seed: int) -> list[str]:
     """Runs two processes to their end, and kills either of them `kills` times. Returns which were killed."""
-    draw, killed = random.Random(seed), []
-    running = {role: sides.start(role) for role in ("trainer", "sampler")}
+    draw, names = random.Random(seed), ("trainer", "sampler")
+    return killed_on_the_way(sides, names, lambda: draw.choice(names), draw, kills, rows=STEPS - 4, pause_s=0.3)
+
+
+def killed_on_the_way(
+    sides: Any,
+    names: Sequence[str],
+    choose: Callable[[], str],
+    draw: random.Random,
+    kills: int,
+    *,
+    rows: int,
+    pause_s: float,
+) -> list[str]:
+    """Runs processes to their end; kills one after the other, and starts each again. Returns which were killed.
+
+    Args:
+      sides: has workdir, and start(name) -> Fork.
+      names: of the processes.
+      choose: gives the name of the next to kill.
+      draw: of the moments.
+      kills: how many.
+      rows: of metrics.jsonl, over which the kills are spread.
+      pause_s: seconds from a row to its kill, at most.
+
+    Raises:
+      RuntimeError: if a process that was not killed ends with an error.
+    """
+    killed, running = [], {name: sides.start(name) for name in names}
     done = sides.workdir / "final.json"
     try:
         for number in range(kills):
-            role = draw.choice(("trainer", "sampler"))
-            goal = (number + 1) * (STEPS - 4) // (kills + 1)
+            name, goal = choose(), (number + 1) * rows // (kills + 1)
             wait(lambda goal=goal: chaos.progress_of(sides.workdir) >= goal or done.exists(), f"row {goal}")
-            time.sleep(draw.random() * 0.3)
+            time.sleep(draw.random() * pause_s)
             if done.exists():
                 break
-            running[role].kill()
-            running[role].wait()
-            killed.append(role)
-            running[role] = sides.start(role)
-        for role, process in running.items():
+            running[name].kill()
+            running[name].wait()
+            killed.append(name)
+            running[name] = sides.start(name)
+        for name, process in running.items():
             if status := process.wait(LIMIT_S):
-                raise RuntimeError(f"the {role} of {sides.workdir} ended with status {status}")
+                raise RuntimeError(f"{name} of {sides.workdir} ended with status {status}")
     finally:
         for process in running.values():
             process.kill()

@@ -20,7 +20,6 @@ import secrets
 import socket
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 
 import jax
@@ -31,7 +30,7 @@ from experiments import control_async
 from experiments.parts import control_roles
 from experiments.parts.async_links import Secrets, make_link, make_server
 from experiments.tools import chaos
-from experiments.tools.async_kills import LIMIT_S, wait
+from experiments.tools.async_kills import LIMIT_S, killed_on_the_way
 from experiments.tools.kills import Fork
 from rl_jax.training import compilation
 
@@ -121,28 +120,9 @@ class Sides:
 
 def to_the_end(sides: Sides, kills: int, updates: int, seed: int) -> list[str]:
     """Runs the processes to their end, and kills one after the other. Returns which were killed."""
-    draw, killed, running = random.Random(seed), [], {name: sides.start(name) for name in sides.names()}
-    order = itertools.cycle(sides.names()[::-1])
-    done = sides.workdir / "final.json"
-    try:
-        for number in range(kills):
-            name, goal = next(order), (number + 1) * (updates - 2) // (kills + 1)
-            wait(lambda goal=goal: chaos.progress_of(sides.workdir) >= goal or done.exists(), f"row {goal}")
-            time.sleep(draw.random() * 0.05)
-            if done.exists():
-                break
-            running[name].kill()
-            running[name].wait()
-            killed.append(name)
-            running[name] = sides.start(name)
-        for name, process in running.items():
-            if status := process.wait(LIMIT_S):
-                raise RuntimeError(f"{name} of {sides.workdir} ended with status {status}")
-    finally:
-        for process in running.values():
-            process.kill()
-            process.wait()
-    return killed
+    names, order = sides.names(), itertools.cycle(sides.names()[::-1])
+    draw = random.Random(seed)
+    return killed_on_the_way(sides, names, lambda: next(order), draw, kills, rows=updates - 2, pause_s=0.05)
 
 
 def check(kills: int, folder: pathlib.Path, seed: int, *, policies: int, actors: int, updates: int) -> dict:

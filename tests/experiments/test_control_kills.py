@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from experiments.tools import control_kills
+from experiments.tools import async_kills, control_kills
 
 
 class Process:
@@ -31,7 +31,7 @@ def test_what_is_killed_and_compared(monkeypatch, capsys, same):
         return Process(ended, name)
 
     monkeypatch.setattr(control_kills.Sides, "start", start)
-    monkeypatch.setattr(control_kills.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(async_kills.time, "sleep", lambda seconds: None)
     monkeypatch.setattr(control_kills.compilation, "use_cache", lambda folder: None)
     real = control_kills.chaos.results_of
     monkeypatch.setattr(control_kills.chaos, "results_of", lambda folder: real(folder) | {"final.json": "the same"})
