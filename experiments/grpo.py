@@ -10,7 +10,7 @@ import pathlib
 
 import jax
 
-from experiments.parts import flags, mirror, perception, policy, pretraining, processes, references, trackers
+from experiments.parts import flags, logged, mirror, perception, policy, pretraining, processes, references, trackers
 from experiments.parts.judging import make_evaluate
 from experiments.parts.packers import RolloutPacker
 from experiments.parts.policy_steps import make_policy_batch, score, update
@@ -85,13 +85,13 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
             step.clock.lap("score_s", batch)
             state, updates, metrics = update(loop, setup, programs, packer, state, batch, order_key)
             step.clock.lap("train_s")
-            metrics |= policy.step_metrics(config, collected, source, updates)
+            metrics |= logged.step_metrics(config, collected, source, updates)
             state, metrics = trackers.observe_step(setup.mesh, estimators, state, collected, metrics, earned)
             if step.evaluates:
                 views = (collected.judged, batch, scores, programs.on_host(state.params, rows))
-                metrics |= policy.look(loop, step, setup, evaluate, state.params, *views)
+                metrics |= logged.look(loop, step, setup, evaluate, state.params, *views)
             ref_params = move(ref_params, state.params, step.number)
-            step.end(checkpoint_items(state, reference=ref_params), metrics, policy.timings(step, collected, programs))
+            step.end(checkpoint_items(state, reference=ref_params), metrics, logged.timings(step, collected, programs))
     loop.finish(setup, state.params)
 
 

@@ -15,7 +15,7 @@ import pathlib
 import jax
 from absl import flags as absl_flags
 
-from experiments.parts import async_check, flags, policy, processes, references, stops, trackers
+from experiments.parts import async_check, flags, logged, policy, processes, references, stops, trackers
 from experiments.parts.async_beats import Beat
 from experiments.parts.async_collect import AsyncCollector
 from experiments.parts.async_flow import Flow
@@ -74,10 +74,10 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None, replay=None,
             collected, scores, batch, earned = learn.whole()
             state, updates, metrics = flow.beside(learn, state, batch, order_key)
             step.clock.lap("train_s")
-            metrics |= policy.step_metrics(config, collected, source, updates) | collect.gaps(collected, scores)
+            metrics |= logged.step_metrics(config, collected, source, updates) | collect.gaps(collected, scores)
             state, metrics = trackers.observe_step(setup.mesh, estimators, state, collected, metrics, earned)
             if step.evaluates:
-                metrics |= policy.look(loop, step, setup, evaluate, state.params, *learn.views(state.params))
+                metrics |= logged.look(loop, step, setup, evaluate, state.params, *learn.views(state.params))
             ref_params = move(ref_params, state.params, step.number)
             flow.publish(step.number, state.params)
             step.end(checkpoint_items(state, reference=ref_params), metrics, flow.timings(step, collected, learn))

@@ -20,6 +20,7 @@ from experiments.parts import (
     action_mask,
     critic_stages,
     flags,
+    logged,
     play_groups,
     players,
     pretraining,
@@ -62,10 +63,10 @@ def step_metrics(config, collected: Collected, source, state: TrainState, update
       critic_updates: metrics of a separate critic's updates, or empty dicts.
     """
     if updates:
-        metrics = policy_parts.step_metrics(config, collected, source, updates)
+        metrics = logged.step_metrics(config, collected, source, updates)
     else:
         idle = NO_UPDATE | {"nonfinite/skipped": float(state.skipped)}
-        metrics = policy_parts.step_metrics(config, collected, source, [idle])
+        metrics = logged.step_metrics(config, collected, source, [idle])
         for name in ("ratio/max_dev", "ratio/first_max_dev", "sampler/gap_max", "sampler/ess"):
             del metrics[name]
     for name in critic_updates[0]:
@@ -251,7 +252,7 @@ def look(
     if "agent" in setup.config:
         return play_groups.look(loop, step, setup, evaluate, params, judged)
     after = programs.on_host(params, to_mesh(setup, packer.to_score(judged.rollout)))
-    return policy_parts.look(loop, step, setup, evaluate, params, judged, batch.policy, before, after)
+    return logged.look(loop, step, setup, evaluate, params, judged, batch.policy, before, after)
 
 
 def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
@@ -287,7 +288,7 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
             if step.evaluates:
                 metrics |= look(loop, step, setup, programs, packer, evaluate, learner, collected, batch, before)
             ref_params = move(ref_params, learner.policy_params(), step.number)
-            step.end(learner.checkpoint_items(ref_params), metrics, policy_parts.timings(step, collected, programs))
+            step.end(learner.checkpoint_items(ref_params), metrics, logged.timings(step, collected, programs))
     loop.finish(setup, learner.policy_params(), critic=learner.critic_params())
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from experiments.parts import policy
+from experiments.parts import logged, policy
 from experiments.parts.async_clock import Fleet
 from experiments.parts.async_groups import GroupRows, Groups, make_engine, make_place
 from experiments.parts.async_shares import WHOLE, Share, shares_clock, shares_of
@@ -118,7 +118,7 @@ class Flow:
 
         Of the lap train_s, which is that of `beside`, train_s keeps the updates; beside_s is what they did not cover.
         """
-        found = policy.timings(step, collected, learn.programs._replace(generate=self))
+        found = logged.timings(step, collected, learn.programs._replace(generate=self))
         return found | {"train_s": self._train_s, "beside_s": max(found["train_s"] - self._train_s, 0.0)}
 
     def _cache_size(self) -> int:

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from experiments.parts import async_shards, origin, policy
+from experiments.parts import async_shards, logged, origin
 from experiments.parts.async_beats import Beat, Watch, wait
 from experiments.parts.async_clock import make_exchange
 from experiments.parts.async_flow import Flow, part_of, rule_of
@@ -89,7 +89,7 @@ class Trainer:
 
     def timings(self, step: Step, collected: Collected, learn: Any) -> dict[str, float]:
         """See Flow."""
-        return policy.timings(step, collected, learn.programs._replace(generate=self))
+        return logged.timings(step, collected, learn.programs._replace(generate=self))
 
     def begun(self, version: int, params: Params) -> "Trainer":
         """See Flow. What a trainer before this one took after this version waits again."""

@@ -88,7 +88,7 @@ class AtOnce:
         return update(self._loop, self._setup, self.programs, self._packer, state, batch, key)
 
     def views(self, params: Params) -> tuple:
-        """What policy.look shows of the step: judged, batch, scores, and scores under the params after it."""
+        """What logged.look shows of the step: judged, batch, scores, and scores under the params after it."""
         collected, scores, batch, _ = self._whole
         return collected.judged, batch, scores, join([self.programs.on_host(params, rows) for rows in self._rows])
 

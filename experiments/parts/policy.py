@@ -1,4 +1,4 @@
-"""What grpo and ppo share: a policy's objective, credit, compiled functions, minibatches and metrics."""
+"""What grpo and ppo share: a policy's objective, credit, compiled functions and minibatches (logged.py: metrics)."""
 
 import functools
 from collections.abc import Callable
@@ -21,10 +21,9 @@ from experiments.parts import (
     turn_signals,
     windows,
 )
-from experiments.parts.judging import Judged, judged_metrics, need_reward, rewards_by_source, sample_rows
+from experiments.parts.judging import need_reward
 from experiments.parts.processes import to_host
 from experiments.parts.prompts import make_prompts
-from experiments.parts.run import Run, Step
 from experiments.parts.sample_groups import Collected
 from experiments.parts.sampler import make_sampler
 from experiments.parts.setup import Setup, check_rows, sampling_of
@@ -32,9 +31,9 @@ from experiments.parts.training import jit_score, make_trainer, with_merged_adap
 from rl_jax import advantages, credit, grpo, token_weights
 from rl_jax.core.binding import bind, needs
 from rl_jax.core.names import describe
-from rl_jax.core.types import Params, PolicyBatch, TokenScores
+from rl_jax.core.types import PolicyBatch, TokenScores
 from rl_jax.credit import CreditRule, shaping
-from rl_jax.experience import PromptStream, lag
+from rl_jax.experience import PromptStream
 from rl_jax.losses import aggregate, kl, policy
 from rl_jax.rewards.pool import RewardResult
 from rl_jax.rollout.lm.sampling import Sampling
@@ -262,64 +261,6 @@ def _count_rows(batch):
 _whole = jax.jit(_count_rows)
 
 
-def step_metrics(config, collected: Collected, source, updates: list[dict[str, float]]) -> dict[str, float]:
-    """The metrics of one step: of the data, of the sampler in the first update, and the mean over the updates.
-
-    Args:
-      config: of the run.
-      collected: the step's rows.
-      source: the prompts' source, for its num_skipped.
-      updates: metrics of each update.
-    """
-    rollout = collected.judged.rollout
-    metrics = {name: np.mean([update[name] for update in updates]) for name in updates[0]}
-    del metrics["sampler/weight"], metrics["sampler/weight_squared"]  # folded into sampler/ess
-    metrics |= {
-        "ratio/first_max_dev": updates[0]["ratio/max_dev"],
-        "nonfinite/skipped": updates[-1]["nonfinite/skipped"],  # a running count, not to be averaged
-        "sampler/gap_max": updates[0]["sampler/gap_max"],
-        "sampler/ess": updates[0]["sampler/weight"] ** 2 / updates[0]["sampler/weight_squared"],
-        "truncated": rollout.truncated.mean(),
-        "mask_occupancy": rollout.completion_mask.mean(),
-    }
-    metrics |= judged_metrics(collected.judged, config.sample.group_size) | rewards_by_source(collected.judged)
-    return metrics | collected.metrics | {"data/skipped_records": source.num_skipped}
-
-
-def group_view(setup: Setup, judged: Judged, batch: PolicyBatch, before: TokenScores, after: TokenScores) -> dict:
-    """The step's first group with a signal, token by token, for the report.
-
-    Args:
-      setup: of the run.
-      judged: the step's rows.
-      batch: the whole step's batch.
-      before: TokenScores before the step's updates.
-      after: TokenScores after them.
-    """
-    size = setup.config.sample.group_size
-    groups = judged.result.rewards.reshape(-1, size)
-    chosen = int(np.argmax(np.ptp(groups, axis=1) > 0)) * size
-    length = judged.rollout.completion_mask.shape[1]
-    rows = []
-    for i in range(chosen, chosen + size):
-        # Padding is left out; one masked column shows where it begins.
-        used = min(int(judged.rollout.completion_mask[i].sum()) + 1, length)
-        tokens = judged.rollout.batch.tokens[i, -length:][:used].tolist()
-        columns = {
-            "mask": batch.completion_mask[i],
-            "log_prob": before.log_probs[i],
-            "log_ratio": after.log_probs[i] - before.log_probs[i],
-            "advantage": batch.advantages[i],
-            "entropy": before.entropy[i],
-        }
-        columns |= lag.columns(judged.rollout.versions, judged.rollout.completion_mask, i)
-        row = {name: np.asarray(values)[:used].tolist() for name, values in columns.items()}
-        row["tokens"] = [setup.task.tokenizer.token_text(t) for t in tokens]
-        row["reward"] = float(judged.result.rewards[i])
-        rows.append(row)
-    return {"prompt": judged.records[chosen]["prompt"], "rows": rows}
-
-
 def make_scorer(setup: Setup, *, sum_pi_squared: bool = False) -> Callable:
     """Makes score(params, batch) -> TokenScores of the trained policy: the model at the rollout's temperature.
 
@@ -449,43 +390,3 @@ def own_prompts(setup: Setup) -> tuple[Any, PromptStream]:
     source, batch_size = setup.task.data_source("train"), setup.config.sample.prompts_per_step
     prompts = windows.carrying(setup.config, make_prompts(setup, source, batch_size=batch_size))
     return source, foreign_rows.remembering(setup.config, prompts)
-
-
-def look(
-    loop: Run,
-    step: Step,
-    setup: Setup,
-    evaluate: Callable,
-    params: Params,
-    judged: Judged,
-    batch: PolicyBatch,
-    before: TokenScores,
-    after: TokenScores,
-) -> dict[str, float]:
-    """Evaluates after the step's updates, and logs samples and the group view.
-
-    Args:
-      loop: its logger.
-      step: of the loop.
-      setup: of the run.
-      evaluate: params -> (metrics, sample rows).
-      params: of the policy.
-      judged: the step's rows.
-      batch: the whole step's batch.
-      before: TokenScores before the step's updates.
-      after: TokenScores after them.
-
-    Returns:
-      The evaluation's metrics.
-    """
-    metrics, samples = evaluate(params)
-    loop.log.samples(step.number, samples + sample_rows(judged, "train", setup.config.log.sample_rows))
-    loop.log.group_view(step.number, group_view(setup, judged, batch, before, after))
-    return metrics
-
-
-def timings(step: Step, collected: Collected, programs: Any) -> dict[str, float]:
-    """The timings of one step."""
-    return step.clock.totals(collected.judged.rollout.completion_mask.sum()) | {
-        "compile_count": programs.compile_count()
-    }

@@ -118,7 +118,7 @@ def test_seconds_in_updates_are_not_those_of_the_sampling_beside_them(tmp_path, 
     flow = Timed(tmp_path, free=free)
     monkeypatch.setattr(async_flow.time, "perf_counter", lambda: flow.now)
     assert flow.beside(flow.train, 2.0) == "trained"
-    monkeypatch.setattr(async_flow.policy, "timings", lambda *_: {"train_s": flow.now, "step_s": flow.now})
+    monkeypatch.setattr(async_flow.logged, "timings", lambda *_: {"train_s": flow.now, "step_s": flow.now})
     learn = types.SimpleNamespace(programs=types.SimpleNamespace(_replace=lambda **_: None))
     assert flow.timings(None, None, learn) == {"train_s": train_s, "beside_s": beside_s, "step_s": 15.0}
     if flow._pool is not None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from experiments import grpo
-from experiments.parts import judging, policy, references
+from experiments.parts import judging, logged, policy, references
 from experiments.parts.judging import Judged
 from experiments.parts.rewards import Rows, make_rewards
 from experiments.parts.run import Run, checkpoint_items
@@ -320,7 +320,7 @@ def test_step_metrics(config):
     }
     second = {**first, "ratio/max_dev": 0.2, "sampler/gap_max": 0.5, "nonfinite/skipped": 1.0, "loss": 3.0}
     source = types.SimpleNamespace(num_skipped=3)
-    found = policy.step_metrics(config, Collected(judged, None, {"x": 1.0}), source, [first, second])
+    found = logged.step_metrics(config, Collected(judged, None, {"x": 1.0}), source, [first, second])
     assert found["data/skipped_records"] == 3 and found["x"] == 1.0
     assert found["loss"] == 2.0 and found["nonfinite/skipped"] == 1.0
     assert found["ratio/first_max_dev"] == 0.0 and found["sampler/gap_max"] == 1e-6 and found["sampler/ess"] == 0.5

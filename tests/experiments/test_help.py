@@ -12,7 +12,7 @@ from absl import flags
 from ml_collections import ConfigDict, config_flags
 
 from configs import fields
-from experiments.parts import check_config, nearest
+from experiments.parts import check_config, help_fields, nearest
 from experiments.parts import flags as program_flags
 from experiments.parts import help as program_help
 from experiments.parts.help import explain, help_text, load_config, nearest_field, on_command_line, usual_config
@@ -21,7 +21,7 @@ from rl_jax.losses import policy
 from tests.paths import REPO_ROOT
 
 pytestmark = pytest.mark.filterwarnings("ignore:the load_module:DeprecationWarning")  # ml_collections calls it
-PROGRAMS = tuple(program_help.MAIN)
+PROGRAMS = tuple(help_fields.MAIN)
 FLAGS_OF_ALL = {"config": "which", "workdir": "where", "compile_cache": "kept", "skip_bad_records": "left out"}
 FLAGS_OF_ALL["profile"] = "which steps are traced"
 GRPO, PPO = "configs/tasks/arithmetic.py", "configs/tasks/arithmetic_ppo.py"
@@ -61,7 +61,7 @@ def test_help_is_one_screen(program):
 
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_main_fields_are_fields(program):
-    names = " ".join(program_help.MAIN[program]).split()
+    names = " ".join(help_fields.MAIN[program]).split()
     assert len(set(names)) == len(names) and set(names) <= set(fields.FIELDS)
 
 

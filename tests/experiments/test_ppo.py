@@ -450,7 +450,7 @@ def test_a_learner_comes_apart_and_together_again(tmp_path, shared):
 def test_step_metrics(tmp_path, monkeypatch):
     found_idle = []
     monkeypatch.setattr(
-        ppo.policy_parts,
+        ppo.logged,
         "step_metrics",
         lambda config, collected, source, updates: found_idle.append(updates) or dict(updates[0]),
     )

@@ -13,7 +13,7 @@ import sys
 import pytest
 
 from experiments.parts import check_config
-from experiments.parts.help import TAKES
+from experiments.parts.help_fields import TAKES
 from tests.paths import REPO_ROOT
 from tests.project.test_docs import module_at
 
