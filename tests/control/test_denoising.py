@@ -15,6 +15,7 @@ from rl_jax.control import denoising, denoising_chains
 from rl_jax.envs.worlds import probes, unmasking
 from rl_jax.models.agents.denoiser import make_denoiser
 from rl_jax.models.agents.distributions import unit_gaussian
+from tests.experiments.shared_programs import share_programs, sharing  # noqa: F401  fixtures
 
 QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_multi_thread_eigen": False}
 STEPS = 4

@@ -15,6 +15,7 @@ from rl_jax.experience.admission import Counters
 from rl_jax.rollout.lm.requests import as_rollout
 from rl_jax.training.scoring import make_score
 from tests.experiments import small
+from tests.experiments.shared_programs import share_programs, sharing  # noqa: F401  fixtures
 
 ENGINE = dict(name="continuous", slots=4, url="", model="", timeout_s=1.0, sync=dict(fn=""))
 LENGTH = 12

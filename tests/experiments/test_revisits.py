@@ -10,6 +10,7 @@ from experiments.parts.revisits import Revisits, newest_of, with_completions
 from experiments.parts.setup import make_setup
 from tests.experiments import small
 from tests.experiments.test_prompts import judged
+from tests.experiments.shared_programs import share_programs, sharing  # noqa: F401  fixtures
 
 
 def test_a_rollout_with_its_own_completions_is_itself():
