@@ -24,7 +24,8 @@ PLAIN = (type(None), bool, int, float, complex, str, bytes, type, types.ModuleTy
 HASHED = (jax.sharding.Mesh, jax.sharding.Sharding, jax.sharding.PartitionSpec, jax.ShapeDtypeStruct, np.ufunc)
 SMALL = 4096  # elements of an array whose values are part of a key
 # What tests replace and no traced function reads: sharing goes on. (CPU_OPTIONS become an argument of jax.jit.)
-NOT_TRACED = {"StopSignal", "make_evaluate", "make_loop_evaluate", "make_prompts", "compile_ahead", "CPU_OPTIONS"}
+NOT_TRACED = {"StopSignal", "make_evaluate", "make_loop_evaluate", "make_episode_evaluate", "make_prompts"}
+NOT_TRACED |= {"compile_ahead", "CPU_OPTIONS"}
 
 
 def _of(group: str, names: str) -> tuple[str, ...]:
