@@ -212,7 +212,7 @@ def build(setup: Setup, params) -> tuple[PPOPrograms, LearnerState]:
     """
     config, objective = setup.config, make_objective(setup.config)
     length, settings = config.rollout.completion_length, config.critic
-    rows = sharding.batch_sharding(setup.mesh)
+    rows, trunk = sharding.batch_sharding(setup.mesh), setup.model
     critic_params, critic_shardings = critics.start(setup, params, num_outputs=objective.num_outputs())
     of_policy, policy = policy_parts.build(setup, params)
     predict = with_merged_adapters(setup, make_predict(setup.model, completion_length=length))
@@ -223,8 +223,8 @@ def build(setup: Setup, params) -> tuple[PPOPrograms, LearnerState]:
 
     def joint_loss(params, batch):
         tokens = batch.policy.batch
-        hidden = setup.model.apply(params, rows_of(tokens))  # one forward for both heads
-        model = setup.model._replace(apply=lambda *_: hidden)
+        hidden = trunk.apply(params, rows_of(tokens))  # one forward for both heads
+        model = trunk._replace(apply=lambda *_: hidden)
         sampling = Sampling(config.rollout.temperature)  # what is trained, as policy_parts.make_scorer has it
         score = make_score(model, completion_length=length, sampling=sampling, chunk=config.score.chunk)
         values = make_predict(model, completion_length=length)(params, tokens)

@@ -59,10 +59,10 @@ def with_term(setup: Setup, loss_fn: Callable, make_objective: Callable[[Any], g
     """loss_fn(params, batch) as (params, batch, old params) with the KL; itself if it is off."""
     if not is_on(setup.config):
         return loss_fn
-    add = make_term(setup)
+    add, config = make_term(setup), setup.config
 
     def with_kl(params, batch, old_params):
-        objective = make_objective(schedules.in_loss(setup.config, batch.extras))
+        objective = make_objective(schedules.in_loss(config, batch.extras))
         return add(params, batch, old_params, objective, *loss_fn(params, batch))
 
     return with_kl

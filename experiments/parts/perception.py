@@ -69,13 +69,14 @@ def attach(setup: Setup, batch: PolicyBatch, step: int) -> PolicyBatch:
 
 def make_term(setup: Setup, score: Callable) -> Callable:
     """Makes add(params, batch, scores, objective, loss, metrics) -> (loss, metrics) with the terms."""
+    config = setup.config  # and not the whole setup: tests share programs that are closed over the same
 
     def add(
         params: Params, batch: PolicyBatch, scores: TokenScores, objective: Any, loss: Mean, metrics: Metrics
     ) -> tuple[Mean, Metrics]:
         if NAME not in batch.extras:
             return loss, metrics
-        now = schedules.in_loss(setup.config, batch.extras).algorithm.perception
+        now = schedules.in_loss(config, batch.extras).algorithm.perception
         mask, other = batch.completion_mask, score(params, batch.batch._replace(tokens=batch.extras[NAME]))
         per_token = perception_terms(scores, other, mask, **{name: now[name] for name in COEFS})
         term = supply(objective.aggregate, batch.extras)(per_token, mask)
@@ -92,10 +93,10 @@ def make_term(setup: Setup, score: Callable) -> Callable:
 
 def with_terms(setup: Setup, score: Callable, make_objective: Callable[[Any], grpo.Objective]) -> Callable:
     """(params, PolicyBatch) -> (Mean, metrics): grpo.loss, with the terms if they are on. score: (params, rows)."""
-    add = make_term(setup, score)
+    add, config = make_term(setup, score), setup.config
 
     def loss_fn(params, batch):
-        objective, scores = make_objective(schedules.in_loss(setup.config, batch.extras)), score(params, batch.batch)
+        objective, scores = make_objective(schedules.in_loss(config, batch.extras)), score(params, batch.batch)
         return add(params, batch, scores, objective, *grpo.loss(scores, batch, objective))
 
     return loss_fn

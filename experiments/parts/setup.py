@@ -114,10 +114,10 @@ def lora_config(config: ConfigDict) -> lora.LoraConfig:
 
 def with_adapters(setup: Setup) -> Setup:
     """The setup with params {"base": the model's, "adapters": what is trained}."""
-    config = lora_config(setup.config)
+    config, seed = lora_config(setup.config), setup.config.seed
 
     def add(base):
-        return {"base": base, "adapters": lora.init_lora(config, base, jax.random.key(setup.config.seed))}
+        return {"base": base, "adapters": lora.init_lora(config, base, jax.random.key(seed))}
 
     shapes = jax.eval_shape(add, setup.param_shapes)
     shardings = sharding.tree_shardings(shapes, setup.mesh)

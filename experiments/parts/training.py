@@ -142,7 +142,8 @@ def jit_streaming_step(setup: Setup, settings: ConfigDict, loss_fn: Callable, st
 
 def with_merged_adapters(setup: Setup, fn: Callable) -> Callable:
     """Wraps `fn(model_params, ...)` to take the trained params, merging LoRA adapters first."""
-    return (lambda params, *rest: fn(setup.merged(params), *rest)) if setup.merged else fn
+    merged = setup.merged
+    return (lambda params, *rest: fn(merged(params), *rest)) if merged else fn
 
 
 def trained_model(setup: Setup) -> types.Model:

@@ -24,11 +24,58 @@ PLAIN = (type(None), bool, int, float, complex, str, bytes, type, types.ModuleTy
 HASHED = (jax.sharding.Mesh, jax.sharding.Sharding, jax.sharding.PartitionSpec, jax.ShapeDtypeStruct, np.ufunc)
 SMALL = 4096  # elements of an array whose values are part of a key
 # What tests replace and no traced function reads: sharing goes on. (CPU_OPTIONS become an argument of jax.jit.)
-NOT_TRACED = {"StopSignal", "make_evaluate", "make_loop_evaluate", "make_prompts", "compile_ahead", "CPU_OPTIONS"}
+NOT_TRACED = {"StopSignal", "make_evaluate", "make_loop_evaluate", "make_episode_evaluate", "make_prompts"}
+NOT_TRACED |= {"compile_ahead", "CPU_OPTIONS"}
+
+
+def _of(group: str, names: str) -> tuple[str, ...]:
+    return tuple(f"{group}.{name}" for name in names.split())
+
+
+# What the programs that a function makes read of a run's config, where they are closed over it: the rest of it is no
+# part of their key. One that reads more adds it here; test_shared_programs.py traces them with nothing else in it.
+_BOTH = ("schedules", "rollout", "sample.group_size")
+_LOSS = _BOTH + _of(
+    "algorithm", "surrogate kl kl_coef aggregate entropy_coef entropy_aggregate perception mirror_step"
+)
+_CREDIT = (
+    _BOTH
+    + _of("algorithm", "advantage shaping reward_kl reward_kl_coef behavior_weight token_weight token_selection")
+    + _of("algorithm", "entropy_weight mask_truncated row_selection")
+    + _of("train", "epochs minibatches")
+)
+READ = {
+    ("experiments.parts.perception", "make_term"): _LOSS,
+    ("experiments.parts.perception", "with_terms"): _LOSS,
+    ("experiments.parts.mirror", "make_term"): _LOSS,
+    ("experiments.parts.mirror", "with_term"): _LOSS,
+    ("experiments.parts.policy", "make_assign"): _CREDIT,
+    ("experiments.parts.actor_critic", "make_assign"): _CREDIT + _of("critic", "advantage whiten bootstrap_truncated"),
+    ("experiments.parts.actor_critic", "build"): _LOSS
+    + ("score.chunk",)
+    + _of("critic", "advantage whiten bootstrap_truncated loss support value_coef"),
+}
 
 
 class _NoKeyError(Exception):
     """Nothing says when two of these are the same."""
+
+
+def read_of(config: ConfigDict, names) -> dict:
+    """The fields `names` of a config that it has, by dotted name."""
+    found = {}
+    for name in names:
+        part = config.to_dict()
+        for step in name.split("."):
+            part = part[step] if isinstance(part, dict) and step in part else None
+        found |= {} if part is None else {name: part}
+    return found
+
+
+def _key_of_cell(fn: types.FunctionType, x):
+    """key_of what a function is closed over."""
+    names = READ.get((fn.__module__, fn.__qualname__.partition(".")[0]))
+    return key_of(read_of(x, names) if names and isinstance(x, ConfigDict) else x)
 
 
 def key_of(x):
@@ -38,7 +85,7 @@ def key_of(x):
         return kind, x  # 1, 1.0 and True are equal, but not to a program
     if isinstance(x, types.FunctionType):
         with contextlib.suppress(ValueError):  # an empty cell: a function that names itself before it is made
-            cells = tuple(key_of(cell.cell_contents) for cell in x.__closure__ or ())
+            cells = tuple(_key_of_cell(x, cell.cell_contents) for cell in x.__closure__ or ())
             return kind, x.__code__, x.__module__, cells, key_of(x.__defaults__), key_of(x.__kwdefaults__)
         raise _NoKeyError
     if isinstance(x, functools.partial):

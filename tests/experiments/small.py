@@ -83,12 +83,15 @@ def kept_signals():
 
 @pytest.fixture
 def no_evaluations(monkeypatch):
-    """For tests that read nothing of them: grpo and ppo sample no held-out prompts, which compiles a sampler more."""
-    from experiments import grpo  # here: workers that score rewards import this file, too
+    """For tests that read nothing of them: grpo, ppo, online_dpo and agents sample no held-out prompts, which compiles
+    a sampler more."""
+    from experiments import agents, grpo, online_dpo  # here: workers that score rewards import this file, too
     from experiments.parts import play_groups
 
     nothing = lambda *_: lambda params: ({}, [])  # noqa: E731
     monkeypatch.setattr(grpo, "make_evaluate", nothing)
+    monkeypatch.setattr(online_dpo, "make_evaluate", nothing)
+    monkeypatch.setattr(agents, "make_episode_evaluate", nothing)
     monkeypatch.setattr(play_groups, "make_loop_evaluate", nothing)
 
 

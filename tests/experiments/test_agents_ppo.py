@@ -4,6 +4,7 @@ import functools
 import json
 import shutil
 from types import SimpleNamespace
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +26,7 @@ from rl_jax.runs.logging import read_jsonl
 from rl_jax.training import checkpoint
 from tests.experiments import small
 from tests.experiments.shared_programs import share_programs, sharing  # noqa: F401  fixtures
-from tests.experiments.small import kept_signals, reward, sevens_and_even  # noqa: F401  a fixture
+from tests.experiments.small import kept_signals, no_evaluations, reward, sevens_and_even  # noqa: F401  fixtures
 
 LOCK_STEP = dict(name="continuous", slots=4, url="", model="", timeout_s=1.0, sync=dict(fn=""))
 
@@ -255,12 +256,13 @@ def test_archers_policy_has_the_advantage_of_its_turn_on_each_token():
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("kept_signals")
-def test_archer_trains_and_its_slow_copy_resumes_to_the_bit(tmp_path, monkeypatch):
+@pytest.mark.usefixtures("kept_signals", "no_evaluations")
+def test_archer_trains_and_its_slow_copy_resumes_to_the_bit(tmp_path):
     """With replay, whose turns and fresh actions are drawn again after a resume."""
     config = tiny(tmp_path, "maze,archer_replay", record=True)
     with config.unlocked():
         config.critic.update(epochs=2, target_rate=0.5)
+        config.sft.steps = 0  # the run of turn_ppo has a warm start
     updates, followed, replayed = [], [], []
     update, slow_copy, replay, batch_of = (
         actor_critic.PPOPrograms.update,
@@ -296,11 +298,12 @@ def test_archer_trains_and_its_slow_copy_resumes_to_the_bit(tmp_path, monkeypatc
         replayed.append((len(found), any(jax.tree.leaves(moved))))
         return learner, found
 
-    with monkeypatch.context() as patch:
-        patch.setattr(turn_replay, "train", again_and_again)
-        patch.setattr(turn_replay, "batch_of", told)
-        patch.setattr(actor_critic.PPOPrograms, "update", counted)
-        patch.setattr(critics, "slow_copy", watched)
+    with (  # not by `monkeypatch`, which ends the sharing of programs: none of them reads these
+        mock.patch.object(turn_replay, "train", again_and_again),
+        mock.patch.object(turn_replay, "batch_of", told),
+        mock.patch.object(actor_critic.PPOPrograms, "update", counted),
+        mock.patch.object(critics, "slow_copy", watched),
+    ):
         ppo.run(config, tmp_path / "run")
     assert replayed == [(2, True)] * 3  # two minibatches of earlier turns a step, and they train the critics
     each = len(updates) // 3  # updates of a step, half of them of the critic alone
@@ -381,7 +384,7 @@ class Paid(Reflection):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("kept_signals")
+@pytest.mark.usefixtures("kept_signals", "no_evaluations")
 def test_an_actor_that_stays_as_it_is_beside_a_reflector_that_learns(tmp_path):
     """Retroformer: the partner's weights are those that training began with, after a step that moved the policy.
 

@@ -2,6 +2,7 @@
 
 import json
 from types import SimpleNamespace
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -104,14 +105,15 @@ def test_it_learns_to_prefer(plain):
 
 
 @pytest.mark.slow
-def test_the_reference_is_scored_once(plain, files, monkeypatch):
+def test_the_reference_is_scored_once(plain, files):
     """A second run, as after a crash before the first checkpoint, reads it from disk."""
     made = []
     cache = dpo.ReferenceCache
-    monkeypatch.setattr(dpo, "ReferenceCache", lambda *args, **kw: made.append(cache(*args, **kw)) or made[-1])
     found = config(files, reference_cache=str(plain / "reference"))
     found.init_from = str(plain / "sft")
-    dpo.run(found, plain.parent / "again")
+    # Not by `monkeypatch`, which ends the sharing of programs: no program reads this.
+    with mock.patch.object(dpo, "ReferenceCache", lambda *args, **kw: made.append(cache(*args, **kw)) or made[-1]):
+        dpo.run(found, plain.parent / "again")
     assert [x.made for x in made] == [0, 0]
     np.testing.assert_array_equal(losses(plain.parent / "again"), losses(plain))
 

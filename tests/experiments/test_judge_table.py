@@ -15,7 +15,9 @@ from experiments.parts.judging import Judged
 from experiments.parts.rewards import make_rewards
 from experiments.parts.setup import make_setup
 from tests.experiments import small
+from tests.experiments.shared_programs import share_programs, sharing  # noqa: F401  fixtures
 from tests.experiments.small import config as small_config
+from tests.experiments.small import no_evaluations  # noqa: F401  a fixture
 from tests.experiments.test_rewards import rows
 
 COMPLETIONS = ("77", "1", "", "7")
@@ -156,6 +158,7 @@ def metrics_of(workdir):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("no_evaluations")
 def test_token_rewards_are_all_that_grpo_learns_from(tmp_path):
     """By the advantage that needs the ends of steps as well; tests/advantages/test_returns.py has the others."""
     fields = dict(
@@ -176,6 +179,7 @@ def test_token_rewards_are_all_that_grpo_learns_from(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("no_evaluations")
 def test_ppo_on_a_judge_against_the_rewards_of_references(tmp_path):
     fields = dict(
         algorithm__shaping=dict(fn="against_references", slope=0.5),

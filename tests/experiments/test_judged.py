@@ -22,7 +22,7 @@ from rl_jax.training.scoring import make_score
 from tests.experiments import small
 from tests.experiments.judge_runs import model_run
 from tests.experiments.shared_programs import share_programs, sharing  # noqa: F401  fixtures
-from tests.experiments.small import kept_signals  # noqa: F401  a fixture
+from tests.experiments.small import kept_signals, no_evaluations  # noqa: F401  fixtures
 from tests.experiments.test_judges import COMPLETIONS, LENGTH, PROMPTS, asked, judged_rows
 
 
@@ -234,7 +234,7 @@ def test_one_word_at_a_time():
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("kept_signals")
+@pytest.mark.usefixtures("kept_signals", "no_evaluations")
 def test_they_run(tmp_path, lm):
     """A step of GRPO on three of the judges at once, one of them CGPO's constraint, with CRPG's advantage."""
     config, constrained = small.config(tmp_path, train__steps=1, eval__every=100), crpg.get_config("smoke")

@@ -1,6 +1,7 @@
 """The pieces of experiments.online_dpo, and the loop itself, in this process and at the smallest size."""
 
 import json
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +29,7 @@ from rl_jax.training import checkpoint
 from tests.experiments import small
 from tests.experiments.judge_runs import reward_run
 from tests.experiments.shared_programs import share_programs, sharing  # noqa: F401  fixtures
-from tests.experiments.small import kept_signals  # noqa: F401  a fixture
+from tests.experiments.small import kept_signals, no_evaluations  # noqa: F401  fixtures
 
 PROMPTS, SAMPLES, WIDTH, LENGTH = 4, 3, 2, 3
 
@@ -268,7 +269,7 @@ def test_references_are_scored_by_their_own_params(tmp_path):
 
 
 @pytest.mark.slow
-def test_identical_data_give_identical_losses_offline_and_online(tmp_path, monkeypatch):
+def test_identical_data_give_identical_losses_offline_and_online(tmp_path):
     """[236]: pairs that were sampled and judged train as the same pairs do when they come as texts with an order."""
     setup = make_setup(config(tmp_path))
     source, tokenizer = setup.task.data_source("train"), setup.task.tokenizer
@@ -287,12 +288,13 @@ def test_identical_data_give_identical_losses_offline_and_online(tmp_path, monke
         finished, zeros = np.array([len(row) <= length for row in ids]), np.zeros(mask.shape, np.float32)
         return Rollout(rows, mask, zeros, zeros, finished, ~finished)
 
-    monkeypatch.setattr(candidates_of, "make_drawer", lambda *args, **kwargs: sample)
     rows = iter(rewards.ravel().tolist())
     judged = setup._replace(task=setup.task._replace(reward_fn=lambda *args: {"reward": next(rows)}))
     prompts = make_prompts(setup, source, batch_size=8)
     records = next(pipeline.train_iterator(source, batch_size=8, seed=0))
-    with make_rewards(judged) as score:
+    # Not by `monkeypatch`, which ends the sharing of programs: no program reads this.
+    drawer = mock.patch.object(candidates_of, "make_drawer", lambda *args, **kwargs: sample)
+    with make_rewards(judged) as score, drawer:
         drawn, _ = candidates_of.Source(judged, score, prompts)(None, None, jax.random.key(0), Clock())
     online = online_dpo.choose(setup.config, drawn, jax.random.key(0), set())
     ordered = [
@@ -403,6 +405,7 @@ def whole(tmp_path_factory, kept_signals):  # noqa: F811
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("no_evaluations")
 def test_hypo_trains_on_given_pairs_and_its_own_samples(run, tmp_path):
     path = tmp_path / "pairs.jsonl"
     pairs = [{"prompt": f"{i}+{i}=", "chosen": f"{2 * i}", "rejected": "0"} for i in range(1, 10)] * 10
@@ -468,6 +471,7 @@ def test_a_run_that_was_cut_off_resumes_bit_for_bit(whole, tmp_path, capsys, nam
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("no_evaluations")
 def test_packed_rows_on_a_mesh_change_nothing(run, whole, tmp_path):
     """Nor do micro-batches: one run with all three."""
     columns = ("loss", "reward/mean", "rewards/margin", "grad_norm")
@@ -499,7 +503,7 @@ def test_online_dpo_learns_what_the_verifier_wants(run):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("kept_signals")
+@pytest.mark.usefixtures("kept_signals", "no_evaluations")
 def test_a_judge_learns_once_per_step_and_is_in_the_checkpoint(tmp_path):
     judge = {"rm": dict(fn="reward_model", path=reward_run(tmp_path / "rm", ALPHABET), retrain_every=2)}
     fields = dict(judge=judge, train__steps=2, checkpoint__every=2, eval__every=0)

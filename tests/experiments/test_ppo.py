@@ -3,6 +3,7 @@
 import json
 import shutil
 import types
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -52,13 +53,12 @@ def against(token_rewards, values, completion_mask, *, bootstrap_values):
     return -advantages, returns
 
 
-def learn(tmp_path, seed=0, **critic) -> list[dict]:
-    """The rows of metrics of a run."""
+def learner(tmp_path, steps=STEPS, **critic):
+    """The config of a run."""
     config = small_config(
         tmp_path,
         reward__function=reward(has_a_seven),
-        seed=seed,
-        train__steps=STEPS,
+        train__steps=steps,
         sample__group_size=8,
         train__epochs=2,
         train__optimizer__learning_rate=5e-3,
@@ -66,7 +66,12 @@ def learn(tmp_path, seed=0, **critic) -> list[dict]:
         checkpoint__every=1000,
     )
     rate = ppo_common.common.optimizer(learning_rate=5e-3)
-    ppo.run(with_critic(config, **dict(optimizer=rate, support=SUPPORT) | critic), tmp_path / "run")
+    return with_critic(config, **dict(optimizer=rate, support=SUPPORT) | critic)
+
+
+def learn(tmp_path, **critic) -> list[dict]:
+    """The rows of metrics of a run."""
+    ppo.run(learner(tmp_path, **critic), tmp_path / "run")
     return read(tmp_path / "run" / "metrics.jsonl")[1:]
 
 
@@ -119,7 +124,7 @@ def test_in_the_warm_up_the_critic_learns_and_the_policy_stands(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("kept_signals", "no_evaluations")
-def test_offline_the_critic_learns_first_and_the_policy_from_the_reference(tmp_path, monkeypatch):
+def test_offline_the_critic_learns_first_and_the_policy_from_the_reference(tmp_path):
     """What is sampled never depends on the policy, and what the policy learns from never on the critic's updates."""
     sampled, judging, learned, updated, made = [], [], [], ppo.update, ppo.play_groups.make_collector
 
@@ -141,12 +146,15 @@ def test_offline_the_critic_learns_first_and_the_policy_from_the_reference(tmp_p
         judging.append(jax.device_get(out[0].critic.params))
         return out
 
-    monkeypatch.setattr(ppo.play_groups, "make_collector", make_collector)
-    monkeypatch.setattr(ppo, "update", update)
-    config = small_config(tmp_path, reward__function=reward(has_a_seven), train__steps=4, eval__every=1000)
-    config.algorithm.behavior_weight = dict(fn="truncated")
-    ppo.run(with_critic(config, offline=True, warmup_steps=2, loss=dict(fn="mse")), tmp_path / "run")
-    start = make_setup(with_critic(config)).init_params()
+    config = learner(tmp_path, steps=4, offline=True, warmup_steps=2, loss=dict(fn="mse"))
+    with config.unlocked():
+        config.algorithm.behavior_weight = dict(fn="truncated")
+    with (  # not by `monkeypatch`, which ends the sharing of programs: none of them reads these
+        mock.patch.object(ppo.play_groups, "make_collector", make_collector),
+        mock.patch.object(ppo, "update", update),
+    ):
+        ppo.run(config, tmp_path / "run")
+    start = make_setup(config).init_params()
     assert len(sampled) == 4 and all(max_difference(params, start) == 0.0 for params in sampled)
     assert [max_difference(params, start) > 0 for params in learned] == [False, False, True, True]
     assert max_difference(judging[0], judging[1]) > 0, "the critic learns in its stage"
@@ -185,7 +193,7 @@ def test_offline_needs_one_policy_that_answers_and_a_correction(tmp_path, fields
 def small_arithmetic(config, folder):
     """64 sums and differences of two digits, a model of one layer, 40 steps of imitation, then 30 of RL."""
     config.task.update(num_operands=(2, 2), unfinished_share=0.0, num_train=64, num_test=16, data_dir=str(folder))
-    config.model.update(num_layers=1, num_heads=2, num_kv_heads=2)
+    config.model.update(num_layers=1, num_heads=2, num_kv_heads=2, mlp_dim=64)
     config.rollout.update(completion_length=4, prompt_buckets=(5,))
     config.sft.update(steps=40, eval_every=40, batch_size=64)
     config.sft.optimizer.update(warmup_steps=10, decay_steps=30)

@@ -1,5 +1,7 @@
 """model.replay_routes: a run carries its sampler's routes to scoring and training, and refuses what would lose them."""
 
+from unittest import mock
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,7 @@ from experiments.parts.encoding import pad_prompts
 from experiments.parts.setup import replays_routes
 from rl_jax.core.types import TokenBatch
 from tests.experiments import small
+from tests.experiments.shared_programs import share_programs, sharing  # noqa: F401  fixtures
 from tests.experiments.small import kept_signals, no_evaluations, reward, sevens_and_even  # noqa: F401  a fixture
 
 EXPERTS = dict(model__num_experts=4, model__experts_per_token=2)
@@ -21,7 +24,7 @@ def config_of(tmp_path, **fields):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("kept_signals", "no_evaluations")
-def test_a_run_replays_and_on_policy_nothing_changes(tmp_path, monkeypatch):
+def test_a_run_replays_and_on_policy_nothing_changes(tmp_path):
     """The same metrics as without, to the last digit: sampler and trainer are one program."""
     seen, real = [], policy_steps.score
 
@@ -29,9 +32,9 @@ def test_a_run_replays_and_on_policy_nothing_changes(tmp_path, monkeypatch):
         seen.append(rows.routes)
         return real(config, programs, rows, *rest, **keywords)
 
-    monkeypatch.setattr(grpo, "score", score)
     for replay in (True, False):
-        grpo.run(config_of(tmp_path, model__replay_routes=replay), tmp_path / str(replay))
+        with mock.patch.object(grpo, "score", score):  # `monkeypatch` would end the sharing of programs
+            grpo.run(config_of(tmp_path, model__replay_routes=replay), tmp_path / str(replay))
     assert seen[0] is not None and seen[0].shape[2:] == (1, 2) and seen[1] is None
     one, other = ((tmp_path / name / "metrics.jsonl").read_bytes() for name in ("True", "False"))
     assert one == other

@@ -1,7 +1,6 @@
 """RLHF: PPO on a reward model, its critic from that model, the pretraining term."""
 
 import json
-import shutil
 import types
 
 import jax
@@ -129,34 +128,6 @@ def test_a_critic_starts_as_the_reward_model(tmp_path):
             critics.start(wrong, params, num_outputs=1)
 
 
-@pytest.mark.slow
-def test_ppo_on_a_reward_model_with_everything(tmp_path):
-    """A judge that reads ids, a critic from it, KL in the reward, the pretraining term; and it resumes."""
-    folder = reward_run(tmp_path / "rm", ALPHABET)
-    fields = dict(
-        reward__function=small.reward(small.sevens),
-        judge={"rm": dict(fn="reward_model", path=folder, retrain_every=1, learning_rate=1e-3)},
-        algorithm__ptx=dict(coef=0.1, split="sft_train"),
-        algorithm__reward_kl_coef=0.05,
-        train__steps=2,
-        train__minibatches=2,
-        checkpoint__every=1,
-    )
-    config = with_critic(small_config(tmp_path, **fields), init_from=folder)
-    ppo.run(config, tmp_path / "whole")
-    rows = metrics_of(tmp_path / "whole")
-    assert rows[0]["eval/task"] == rows[0]["eval/task"] and "eval/rm" in rows[0]
-    for row in rows[1:]:
-        assert row["reward/mean"] == row["reward/rm"] != row["reward/task"]
-        assert 1.0 < row["ptx/loss"] < 5.0 and np.isfinite(row["value/loss"])
-        assert row["judge/rm/loss"] > 0
-    shutil.copytree(tmp_path / "whole", tmp_path / "parts")  # the second step again
-    shutil.rmtree(tmp_path / "parts/checkpoints/2")
-    (tmp_path / "parts/final.json").unlink()
-    ppo.run(config, tmp_path / "parts")
-    assert metrics_of(tmp_path / "parts")[-1] == rows[-1]
-
-
 def test_the_rows_that_are_trained_on_are_drawn_by_their_rewards(tmp_path):
     config = small_config(tmp_path, algorithm__row_selection=dict(fn="best_worst"), sample__group_size=4)
     rewards = np.array([0, 1, 2, 3, 5, 4, 5, 5], np.float32)
@@ -201,15 +172,29 @@ def staged(tmp_path, words):
 
 @pytest.mark.slow
 def test_each_stage_reads_what_the_one_before_has_written(tmp_path, monkeypatch):
+    """And the last one is PPO with everything: a judge that reads ids and learns, one of tokens, a critic from the
+    first, KL in the reward, the pretraining term; and it resumes."""
     monkeypatch.chdir(tmp_path)
     stages = ((best_of_n, "candidates"), (reward_model, "reward_model"), (dpo, "dpo"), (ppo, "ppo,pf,rto"))
     for program, words in stages:
         config = staged(tmp_path, words)
+        if program is ppo:
+            config.train.update(steps=2, minibatches=2)
+            config.checkpoint.every, config.algorithm.reward_kl_coef = 1, 0.05
+            config.judge.proxy = config.judge.proxy.to_dict() | dict(retrain_every=1, learning_rate=1e-3)
         program.run(config, tmp_path / "runs" / config.name)
-    row = metrics_of(tmp_path / "runs" / "smoke_rlhf_ppo_pf_rto")[-1]
-    assert row["reward/mean"] == row["reward/proxy"] != row["reward/task"] and 0 <= row["reward/task"] <= 1
-    assert row["reward/tokens"] != 0, "the DPO run has moved away from its start"
-    assert row["ptx/loss"] > 0 and "eval/task" in row and row["kl/k1"] == row["kl/k1"]
+    whole, parts = tmp_path / "runs" / "smoke_rlhf_ppo_pf_rto", tmp_path / "parts"
+    rows = metrics_of(whole)
+    assert rows[0]["eval/task"] == rows[0]["eval/task"] and "eval/proxy" in rows[0]
+    for row in rows[1:]:
+        assert row["reward/mean"] == row["reward/proxy"] != row["reward/task"] and 0 <= row["reward/task"] <= 1
+        assert row["reward/tokens"] != 0, "the DPO run has moved away from its start"
+        assert 1.0 < row["ptx/loss"] < 5.0 and np.isfinite(row["value/loss"]) and row["kl/k1"] == row["kl/k1"]
+        assert row["judge/proxy/loss"] > 0
+    assert len(rows) == 3 and "eval/task" in rows[-1]
+    assert small.cut_off(whole, parts) == 1  # the second step again
+    ppo.run(config, parts)
+    assert metrics_of(parts)[-1] == rows[-1]
 
 
 @pytest.mark.parametrize("module", [rlhf, process_rewards])

@@ -2,15 +2,21 @@
 
 import dataclasses
 import functools
+import types
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from ml_collections import ConfigDict
 
+from configs import ppo_common
+from experiments.parts import actor_critic, perception, policy
+from rl_jax.core.types import PolicyBatch, Rollout, TokenBatch, TokenScores
 from rl_jax.models.transformer.model import make_transformer
 from tests.experiments import shared_programs
 from tests.experiments.shared_programs import share_programs, sharing  # noqa: F401  fixtures
+from tests.experiments.small import config as small_config
 from tests.tiny import CONFIG
 
 OFFSET = 1.0
@@ -84,3 +90,61 @@ def test_nothing_is_shared_once_something_is_replaced(monkeypatch):
     assert jax.jit(shifted())(1.0) == 6.0
     monkeypatch.undo()
     assert jax.jit(shifted())(1.0) == 2.0
+
+
+# --- What is said to be read of a config is all that a program reads --------------------------------------------------
+
+
+def full(tmp_path, of_ppo=False):
+    """A config of which a test takes away what programs are said not to read."""
+    fields = dict(algorithm__row_selection=dict(fn="best_worst"), train__minibatches=2)
+    config = small_config(tmp_path, **fields).copy_and_resolve_references().unlock()
+    return ppo_common.with_critic(config) if of_ppo else config
+
+
+def keep(config, module, name):
+    """Leaves in a config nothing but what READ names."""
+    kept = shared_programs.read_of(config, shared_programs.READ[module.__name__, name])
+    for group in list(config):
+        del config[group]
+    for path, part in kept.items():
+        *groups, last = path.split(".")
+        group = config
+        for step in groups:
+            group[step] = group.get(step, ConfigDict())
+            group = group[step]
+        group[last] = ConfigDict(part) if isinstance(part, dict) else part
+
+
+def rows():
+    """(scores, a rollout) of 8 answers of 4 tokens to prompts of 2."""
+    blank, mask = np.zeros((8, 4), np.float32), np.ones((8, 4), bool)
+    tokens = TokenBatch(*[np.zeros((8, 6), np.int32)] * 3)
+    return TokenScores(blank, blank), Rollout(tokens, mask, blank, blank, mask[:, 0], ~mask[:, 0])
+
+
+def test_what_the_policys_loss_reads(tmp_path):
+    config, (scores, rollout) = full(tmp_path), rows()
+    loss = perception.with_terms(types.SimpleNamespace(config=config), lambda *_: scores, policy.make_objective)
+    keep(config, perception, "with_terms")
+    blank, tokens = scores.log_probs, rollout.batch
+    batch = PolicyBatch(tokens, rollout.completion_mask, *[blank] * 4, extras={perception.NAME: tokens.tokens})
+    assert "perception/kl" in jax.eval_shape(loss, {}, batch)[1]
+
+
+@pytest.mark.parametrize("module", [policy, actor_critic])
+def test_what_credit_reads(tmp_path, module):
+    config, key, (scores, rollout) = full(tmp_path, module is actor_critic), jax.random.key(0), rows()
+    assign, rewards, values = module.make_assign(config), np.zeros(8, np.float32), np.zeros((8, 5), np.float32)
+    keep(config, module, "make_assign")
+    of_critic = (values,) if module is actor_critic else ()
+    found, _ = jax.eval_shape(assign, rollout, rewards, *of_critic, scores, scores.log_probs, key, {}, {})
+    found = found.policy if of_critic else found
+    assert found.old_log_probs is not None and policy.SELECTED_ROWS in found.extras
+
+
+def test_what_the_critics_loss_reads(tmp_path):
+    config = full(tmp_path, of_ppo=True)
+    objective = repr(actor_critic.make_objective(config))
+    keep(config, actor_critic, "build")
+    assert repr(actor_critic.make_objective(config)) == objective

@@ -17,7 +17,7 @@ from rl_jax.envs.text.site import Site
 from rl_jax.runs.logging import read_jsonl
 from rl_jax.training import sharding
 from tests.experiments.shared_programs import share_programs, sharing  # noqa: F401  fixtures
-from tests.experiments.small import kept_signals  # noqa: F401  a fixture
+from tests.experiments.small import kept_signals, no_evaluations  # noqa: F401  fixtures
 
 BETA = 0.5
 
@@ -109,7 +109,7 @@ class Paid(Site):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("kept_signals")
+@pytest.mark.usefixtures("kept_signals", "no_evaluations")
 def test_a_run_trains_it_and_a_resumed_one_trains_the_same(tmp_path):
     """On pages whose history is compressed (WebAgent-R1): rows of several segments, each read as it was sampled."""
     config = agents_papers.get_config("webagent_r1,smoke")

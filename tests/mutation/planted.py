@@ -43,6 +43,7 @@ ENDS = "tests/rollout/test_ends.py"
 ORDERS = f"{GRPO}::test_the_orders_of_epochs_are_all_rows_each_in_another_one[lora]"
 
 LOOP, PPO_LOOP, POLICY = "experiments/grpo.py", "experiments/ppo.py", "experiments/parts/policy.py"
+LOGGED = "experiments/parts/logged.py"
 CRITIC = "experiments/parts/actor_critic.py"
 STAGES = "experiments/parts/policy_steps.py"
 TRACKERS, RULE, RECIPE = "experiments/parts/trackers.py", "rl_jax/credit/rule.py", "rl_jax/ppo.py"
@@ -131,7 +132,7 @@ PLANTED = [
     Planted("credit: truncated rows not masked", POLICY, "mask_truncated=settings.mask_truncated,", "", LORA),
     Planted("credit: no weights against the sampler", POLICY,
             "behavior_weight=bind(settings.behavior_weight.to_dict(), token_weights),", "", LORA),
-    Planted("effective samples of the last update", POLICY,
+    Planted("effective samples of the last update", LOGGED,
             '"sampler/ess": updates[0]["sampler/weight"] ** 2 / updates[0]["sampler/weight_squared"]',
             '"sampler/ess": updates[-1]["sampler/weight"] ** 2 / updates[-1]["sampler/weight_squared"]', LORA),
     Planted("weight of the reward's KL not tracked", TRACKERS, 'result["reward_kl_coef"] = states["reward_kl"].coef',
