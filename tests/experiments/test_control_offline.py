@@ -23,8 +23,8 @@ from rl_jax import envs
 from rl_jax.data import transitions
 from rl_jax.training import checkpoint
 from tests.experiments.one_program import one_program  # noqa: F401  a fixture
-from tests.experiments.small import StopAfter, kept_signals  # noqa: F401  a fixture
 from tests.experiments.shared_programs import share_programs, sharing  # noqa: F401  fixtures
+from tests.experiments.small import StopAfter, kept_signals  # noqa: F401  a fixture
 
 QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_multi_thread_eigen": False}
 

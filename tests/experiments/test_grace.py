@@ -14,9 +14,9 @@ from experiments.parts.rewards import Rewards
 from rl_jax import tasks
 from rl_jax.rewards import embeddings
 from tests.experiments.judge_runs import model_run
+from tests.experiments.shared_programs import share_programs, sharing  # noqa: F401  fixtures
 from tests.experiments.small import kept_signals  # noqa: F401  a fixture
 from tests.experiments.test_configs_started import started, with_few_records, without_evaluation  # noqa: F401
-from tests.experiments.shared_programs import share_programs, sharing  # noqa: F401  fixtures
 
 N, G, D = 3, 4, 5
 

@@ -21,8 +21,8 @@ from rl_jax import preferences
 from rl_jax.preferences import contrast, strength
 from rl_jax.training.scoring import make_score
 from tests.experiments.judge_runs import SMALL, reward_run, save
-from tests.experiments.small import kept_signals  # noqa: F401  a fixture
 from tests.experiments.shared_programs import share_programs, sharing  # noqa: F401  fixtures
+from tests.experiments.small import kept_signals  # noqa: F401  a fixture
 
 PAIRS = [("1+2=", "3", "4"), ("2+2=", "4", "5"), ("9-3=", "6", "66"), ("8-1=", "7", "1"), ("5+5=", "10", "9")]
 

@@ -9,8 +9,8 @@ from experiments.parts.encoding import encode_prompts
 from experiments.parts.revisits import Revisits, newest_of, with_completions
 from experiments.parts.setup import make_setup
 from tests.experiments import small
-from tests.experiments.test_prompts import judged
 from tests.experiments.shared_programs import share_programs, sharing  # noqa: F401  fixtures
+from tests.experiments.test_prompts import judged
 
 
 def test_a_rollout_with_its_own_completions_is_itself():

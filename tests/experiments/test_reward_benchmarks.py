@@ -11,8 +11,8 @@ from experiments.tools import reward_benchmarks
 from rl_jax.data import readers
 from rl_jax.rewards import benchmark_files, benchmarks
 from tests.experiments.judge_runs import reward_run
-from tests.rewards.test_benchmarks import TIES
 from tests.experiments.shared_programs import share_programs, sharing  # noqa: F401  fixtures
+from tests.rewards.test_benchmarks import TIES
 
 # As in RewardMATH_direct.json: ten rows per problem, one of them chosen; here two problems of three rows.
 MATH = [
