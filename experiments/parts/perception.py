@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from ml_collections import ConfigDict
 
 from experiments.parts import schedules
 from experiments.parts.setup import Setup
@@ -67,15 +68,28 @@ def attach(setup: Setup, batch: PolicyBatch, step: int) -> PolicyBatch:
     return batch._replace(extras=batch.extras | {NAME: tokens})
 
 
-def make_term(setup: Setup, score: Callable) -> Callable:
-    """Makes add(params, batch, scores, objective, loss, metrics) -> (loss, metrics) with the terms."""
+def of_the_loss(config: ConfigDict) -> ConfigDict:
+    """The part of a run's config that its loss reads when it is traced: not the run's folders and its length."""
+    whole = config.copy_and_resolve_references()
+    groups = {name: whole[name] for name in ("algorithm", "schedules", "critic", "foreign") if name in whole}
+    sizes = {"rollout": {"completion_length": whole.rollout.completion_length}}
+    return ConfigDict(groups | sizes | {"sample": {"group_size": whole.sample.group_size}})
+
+
+def make_term(config: ConfigDict, score: Callable) -> Callable:
+    """Makes add(params, batch, scores, objective, loss, metrics) -> (loss, metrics) with the terms.
+
+    Args:
+      config: of_the_loss.
+      score: (params, rows) -> TokenScores.
+    """
 
     def add(
         params: Params, batch: PolicyBatch, scores: TokenScores, objective: Any, loss: Mean, metrics: Metrics
     ) -> tuple[Mean, Metrics]:
         if NAME not in batch.extras:
             return loss, metrics
-        now = schedules.in_loss(setup.config, batch.extras).algorithm.perception
+        now = schedules.in_loss(config, batch.extras).algorithm.perception
         mask, other = batch.completion_mask, score(params, batch.batch._replace(tokens=batch.extras[NAME]))
         per_token = perception_terms(scores, other, mask, **{name: now[name] for name in COEFS})
         term = supply(objective.aggregate, batch.extras)(per_token, mask)
@@ -92,10 +106,11 @@ def make_term(setup: Setup, score: Callable) -> Callable:
 
 def with_terms(setup: Setup, score: Callable, make_objective: Callable[[Any], grpo.Objective]) -> Callable:
     """(params, PolicyBatch) -> (Mean, metrics): grpo.loss, with the terms if they are on. score: (params, rows)."""
-    add = make_term(setup, score)
+    config = of_the_loss(setup.config)
+    add = make_term(config, score)
 
     def loss_fn(params, batch):
-        objective, scores = make_objective(schedules.in_loss(setup.config, batch.extras)), score(params, batch.batch)
+        objective, scores = make_objective(schedules.in_loss(config, batch.extras)), score(params, batch.batch)
         return add(params, batch, scores, objective, *grpo.loss(scores, batch, objective))
 
     return loss_fn

@@ -14,6 +14,7 @@ from rl_jax.core.types import path_name
 from rl_jax.models.quantization import quantize_params
 from rl_jax.training import sharding
 from tests.experiments import small
+from tests.experiments.shared_programs import share_programs, sharing  # noqa: F401  fixtures
 
 pytestmark = pytest.mark.usefixtures("kept_signals")
 kept_signals = small.kept_signals
