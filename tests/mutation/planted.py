@@ -131,7 +131,7 @@ PLANTED = [
     Planted("credit: truncated rows not masked", POLICY, "mask_truncated=settings.mask_truncated,", "", LORA),
     Planted("credit: no weights against the sampler", POLICY,
             "behavior_weight=bind(settings.behavior_weight.to_dict(), token_weights),", "", LORA),
-    Planted("effective samples of the last update", POLICY,
+    Planted("effective samples of the last update", "experiments/parts/logged.py",
             '"sampler/ess": updates[0]["sampler/weight"] ** 2 / updates[0]["sampler/weight_squared"]',
             '"sampler/ess": updates[-1]["sampler/weight"] ** 2 / updates[-1]["sampler/weight_squared"]', LORA),
     Planted("weight of the reward's KL not tracked", TRACKERS, 'result["reward_kl_coef"] = states["reward_kl"].coef',
