@@ -6,10 +6,10 @@ The environment is set here, before jax is loaded, and is inherited by the progr
 import atexit
 import gc
 import os
+import pathlib
 import shutil
 import sys
 import tempfile
-import threading
 
 import pytest
 
@@ -31,31 +31,14 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # XLA and TensorStore chatter would bury a failing test
 
+# Fewer searches for garbage, one MLIR context for many programs: here, and in every process that a test starts.
+from tests.started import sitecustomize  # noqa: E402
+
+_STARTED = str(pathlib.Path(sitecustomize.__file__).parent)
+if _STARTED not in os.environ.get("PYTHONPATH", "").split(os.pathsep):
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [_STARTED, os.environ.get("PYTHONPATH", "")]))
+
 import jax  # noqa: E402
-
-# Tracing makes millions of short-lived objects: with Python's thresholds a tenth of the processor's time goes into the
-# search for garbage among them.
-gc.set_threshold(50_000, 10, 10)
-
-
-def _share_ir_contexts(lowerings: int) -> None:
-    """Lowers so many programs in one MLIR context per thread.
-
-    jax makes a context for each program, which costs more than a small program's own lowering. A context keeps all that
-    was ever in it, so it is not used for ever.
-    """
-    from jax._src.interpreters import mlir
-
-    make, own = getattr(mlir, "make_ir_context", None), threading.local()
-
-    def shared():
-        own.left = getattr(own, "left", 0) - 1
-        if own.left < 0:
-            own.context, own.left = make(), lowerings
-        return own.context
-
-    if make is not None:  # private to jax: a version without it is only slower
-        mlir.make_ir_context = shared
 
 
 def _set_fields_quickly() -> None:
@@ -72,7 +55,6 @@ def _set_fields_quickly() -> None:
         ConfigDict._ensure_mutability = ensure
 
 
-_share_ir_contexts(200)
 _set_fields_quickly()
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_rank_promotion", "raise")

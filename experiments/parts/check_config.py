@@ -8,7 +8,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from experiments.parts import check_fields, foreign_rule, quantized, rollout_mesh, schedules, window_rule
+from experiments.parts import check_fields, foreign_rule
 from rl_jax.core.binding import bind, resolve
 from rl_jax.rewards.terms import load_terms
 
@@ -187,10 +187,16 @@ def check(config: ConfigDict) -> None:
     """
     problems = [*_ranges(config), *_missing(config), *check_fields.pipes(dict(leaves(config)))]
     problems += [] if problems else check_fields.between(_inside(config), RULES)
+    # jax is imported for the fields that need it: a second of each start of a sweep whose configs have none of them.
     if "schedules" in config:
+        from experiments.parts import schedules, window_rule
+
         problems += [*schedules.problems(config), *foreign_rule.problems(config), *window_rule.problems(config)]
     divisions = _divisions(config) if not problems else ()  # a count of 0 divides nothing
-    problems += quantized.problems(config)
+    if "rollout" in config:
+        from experiments.parts import quantized
+
+        problems += quantized.problems(config)
     problems += [*_functions(config), *_terms(config), *_judges(config), *divisions]
     problems += [] if problems else _meshes(config)
     if problems:
@@ -269,8 +275,7 @@ def _clip_low(config: ConfigDict, name: str, value: float) -> Iterator[str]:
 
 
 def _missing(config: ConfigDict) -> Iterator[str]:
-    own = get(config, "task.name") == "records"
-    if own and not get(config, "task.path") and not get(config, "task.sources"):
+    if (own := get(config, "task.name") == "records") and not (get(config, "task.path") or get(config, "task.sources")):
         yield (
             "task.path: give --config.task.path=PROMPTS.jsonl, a JSON object per line with `prompt` (a text or chat "
             "messages) and, for a reward that compares with it, `answer`; generated sums: --config.task.path=EXAMPLE"
@@ -281,14 +286,15 @@ def _missing(config: ConfigDict) -> Iterator[str]:
             "tokenizer.json, or --config.model.path=hf://ORG/NAME@REVISION"
             + ("; or --config=configs/task.py:scratch" if own else "")
         )
-    needed = {"data": True, "sample.pairs": get(config, "sample.data") == "pairs"}
-    for group, read in needed.items():
+    for group, read in (("data", True), ("sample.pairs", get(config, "sample.data") == "pairs")):
         if read and get(config, f"{group}.name") == "jsonl" and not get(config, f"{group}.path"):
             yield f"{group}.path is empty: give --config.{group}.path=PAIRS.jsonl, a JSON object per line"
 
 
 def _meshes(config: ConfigDict) -> Iterator[str]:
     if get(config, "rollout.mesh") is not None:
+        from experiments.parts import rollout_mesh
+
         try:
             rollout_mesh.mesh_sizes(config)
         except ValueError as error:

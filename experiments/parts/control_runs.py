@@ -29,6 +29,7 @@ from experiments.parts.control_setup import (
 from rl_jax import control, envs
 from rl_jax.core.binding import bind
 from rl_jax.core.masked import all_reduce, empty_like, merge
+from rl_jax.core.tracing import traced_once
 from rl_jax.rollout.envs.steps import evaluate
 from rl_jax.training import distributed
 from rl_jax.training.step import TrainState
@@ -104,6 +105,7 @@ def make_run(config, *, parts: int = 1, axis_name: str | None = None, relabel=No
 
     def advance(state: control.ControlState, values: dict[str, jax.Array], count: int):
         _, update, policy_of = parts_of(values)
+        update = traced_once(update)
 
         def step(carry, _):
             state, metrics = update(carry[0])

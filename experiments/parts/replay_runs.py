@@ -22,6 +22,7 @@ from rl_jax.control.replay_methods import ReplayParts
 from rl_jax.control.replay_types import ReplaySettings, ReplayState, first_memory, opener, unravelers
 from rl_jax.core.binding import bind
 from rl_jax.core.masked import all_reduce, empty_like, merge
+from rl_jax.core.tracing import traced_once
 from rl_jax.envs.worlds import docking, restless
 from rl_jax.losses import value_heads
 from rl_jax.models.agents import diffusion, exploration, plans, value_networks
@@ -277,6 +278,7 @@ def make_replay_run(config, *, parts: int = 1, axis_name: str | None = None) -> 
 
     def advance(state: ReplayState, values: dict[str, jax.Array], count: int):
         built, _, update, policy_of = parts_of(values)
+        update = traced_once(update)
 
         def step(carry, _):
             state, metrics = update(carry[0])

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import optax
 
 from rl_jax.core.masked import Mean, empty_like, merge, zero_masked
+from rl_jax.core.tracing import traced_once
 from rl_jax.core.types import PreferenceBatch
 from rl_jax.training.step import TrainState, make_train_step
 
@@ -173,10 +174,11 @@ def make_fit(
             state, sums = carry
             key = jax.random.fold_in(state.rng, state.step)
             index = jax.random.randint(key, (batch_size,), 0, len(data.pairs))
-            state, metrics = train_step(state, pair_batch(data, index))
+            state, metrics = once(state, pair_batch(data, index))
             return (state, merge(sums, _once(metrics))), None
 
-        shapes = jax.eval_shape(lambda state: train_step(state, pair_batch(data, jnp.zeros(batch_size, int)))[1], state)
+        once = traced_once(train_step)
+        shapes = jax.eval_shape(lambda state: once(state, pair_batch(data, jnp.zeros(batch_size, int)))[1], state)
         (state, sums), _ = jax.lax.scan(turn, (state, empty_like(_once(shapes))), None, count)
         return state, {name: mean.value() for name, mean in sums.items()}
 

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import optax
 
 from rl_jax.core.masked import all_reduce, empty_like, merge
+from rl_jax.core.tracing import traced_once
 from rl_jax.core.types import Params
 
 
@@ -96,12 +97,12 @@ def make_schedule(
             return learning_rate * (final_fraction + (1.0 - final_fraction) * left)
 
     if hold_steps:
-        main = optax.join_schedules([optax.constant_schedule(learning_rate), main], [hold_steps])
+        main = optax.join_schedules((optax.constant_schedule(learning_rate), main), (hold_steps,))
     if not warmup_steps:
         return main
     # The first update has a positive rate: a rate of 0 would waste its batch.
     warmup = optax.linear_schedule(learning_rate / warmup_steps, learning_rate, max(warmup_steps - 1, 1))
-    return optax.join_schedules([warmup, main], [warmup_steps])
+    return optax.join_schedules((warmup, main), (warmup_steps,))
 
 
 def make_gradient(loss_fn: Callable) -> Callable:
@@ -200,11 +201,11 @@ def make_train_step(
     def accumulate(params: Params, batch):
         if num_micro_batches == 1:
             return gradient(params, batch)
-        parts = jax.tree.map(lambda x: deal(x, num_micro_batches), batch)
-        shapes = jax.eval_shape(gradient, params, jax.tree.map(lambda x: x[0], parts))
+        parts, of_a_part = jax.tree.map(lambda x: deal(x, num_micro_batches), batch), traced_once(gradient)
+        shapes = jax.eval_shape(of_a_part, params, jax.tree.map(lambda x: x[0], parts))
 
         def turn(sums, part):
-            gradients, means = gradient(params, part)
+            gradients, means = of_a_part(params, part)
             return (jax.tree.map(jnp.add, sums[0], gradients), merge(sums[1], means)), None
 
         zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes[0])

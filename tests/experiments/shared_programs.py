@@ -18,14 +18,22 @@ import flax.linen as nn
 import jax
 import numpy as np
 import pytest
+from jax.flatten_util import ravel_pytree
 from ml_collections import ConfigDict
 
 PLAIN = (type(None), bool, int, float, complex, str, bytes, type, types.ModuleType, types.BuiltinFunctionType, np.dtype)
 HASHED = (jax.sharding.Mesh, jax.sharding.Sharding, jax.sharding.PartitionSpec, jax.ShapeDtypeStruct, np.ufunc)
+# A function of a module that is jitted (jnp.tanh) is the same only where it is the same object.
+HASHED += (jax.tree_util.PyTreeDef, type(jax.jit(lambda x: x)))
+UNRAVEL = type(ravel_pytree(np.zeros(1))[1])  # a partial of jax's own
 SMALL = 4096  # elements of an array whose values are part of a key
 # What tests replace and no traced function reads: sharing goes on. (CPU_OPTIONS become an argument of jax.jit.)
 NOT_TRACED = {"StopSignal", "make_evaluate", "make_loop_evaluate", "make_episode_evaluate", "make_prompts"}
 NOT_TRACED |= {"compile_ahead", "CPU_OPTIONS"}
+NOT_TRACED |= {"ThreadWorker", "_POLL_S"}  # of actors and links
+# Of the Hub: tests/experiments/test_hub.py, redirect.
+NOT_TRACED |= {"ENDPOINT", "HUGGINGFACE_CO_URL_TEMPLATE", "HF_HUB_CACHE", "HF_TOKEN_PATH", "HF_HUB_DISABLE_TELEMETRY"}
+NOT_TRACED |= {"HF_HUB_DISABLE_PROGRESS_BARS", "DOWNLOAD_CHUNK_SIZE", "CHECKED"}
 
 
 def _of(group: str, names: str) -> tuple[str, ...]:
@@ -90,6 +98,8 @@ def key_of(x):
         raise _NoKeyError
     if isinstance(x, functools.partial):
         return kind, key_of(x.func), key_of(x.args), key_of(x.keywords)
+    if isinstance(x, UNRAVEL) and hasattr(x, "f"):
+        return kind, key_of(x.f), key_of(x.args), key_of(x.kwargs)
     if isinstance(x, types.MethodType):
         return kind, key_of(x.__func__), key_of(x.__self__)
     if isinstance(x, tuple):  # a list may be there to be appended to
@@ -147,7 +157,8 @@ def share_programs(sharing, monkeypatch):
     sharing.on, replace = True, pytest.MonkeyPatch.setattr
 
     def alone(self, target, name, *args, **kwargs):
-        sharing.on = sharing.on and isinstance(name, str) and name in NOT_TRACED
+        replaced = target.rpartition(".")[2] if isinstance(target, str) else name  # "a.module.NAME", value
+        sharing.on = sharing.on and replaced in NOT_TRACED
         if not sharing.on:  # what was not traced yet would be traced with the replacement, and kept
             sharing.known = {key: fn for key, fn in sharing.known.items() if fn._cache_size()}
         return replace(self, target, name, *args, **kwargs)

@@ -1,14 +1,10 @@
-"""experiments.tools.chaos: the moments that it draws, what it compares, and a run of it on real processes."""
+"""experiments.tools.chaos: the moments that it draws, and what it compares. A run of it is in test_resume.py."""
 
 import re
-import subprocess
-import sys
 
 import pytest
 
 from experiments.tools import chaos
-from tests.experiments import programs
-from tests.paths import REPO_ROOT
 
 
 def moments(**options):
@@ -64,27 +60,3 @@ def test_only_the_newest_complete_checkpoint_is_named(tmp_path):
         (tmp_path / "checkpoints" / name).mkdir(parents=True)
     assert chaos.newest_checkpoint(tmp_path) == "step 10"
     assert len(chaos.unfinished(tmp_path) - before) == 1, "the rest of an earlier save passes for a new one"
-
-
-@pytest.mark.slow
-def test_two_kills_end_where_none_do(tmp_path):
-    """One of them waits for a save. The log of 20 is experiments/chaos_20.txt."""
-    small = ("sft.steps=0", "train.steps=8", "checkpoint.every=2", "eval.every=8", "eval.samples_per_prompt=4")
-    small += ("eval.batch_size=8", "eval.temperature=1.0", "reward.num_workers=0")  # sampled by the rollouts' program
-    command = [part for part in programs.command(tmp_path, *small) if not part.startswith("--workdir")]
-    options = [f"--folder={tmp_path / 'chaos'}", "--kills=2", "--in_save=0.5", "--in_start=0.0", "--timeout_s=1800"]
-    done = subprocess.run(
-        [sys.executable, "-m", "experiments.tools.chaos", *options, "--", *command],
-        cwd=REPO_ROOT,
-        env=programs.environment(tmp_path / "home"),
-        capture_output=True,
-        text=True,
-        timeout=3600,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    kills = re.findall(r"^kill +\d/2: (.*), \d+ rows logged; resumes from (.*)$", done.stdout, re.MULTILINE)
-    assert len(kills) == 2 and sum(where.startswith("inside the save of step ") for where, _ in kills) >= 1
-    assert any(start.startswith("step ") for _, start in kills), "every start began at the beginning"
-    assert re.search(r"^2 kills, \d inside a save; 2 resumes: all equal$", done.stdout, re.MULTILINE)
-    for name in ("final.json", "metrics.jsonl", "samples.jsonl", "group_view.jsonl"):
-        assert re.search(rf"^{name} +[0-9a-f]{{16}} equal$", done.stdout, re.MULTILINE)

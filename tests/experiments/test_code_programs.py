@@ -12,6 +12,7 @@ from configs.preferences import rrhf_code
 from experiments import online_dpo
 from rl_jax.rewards.sandbox import landlock
 from tests.experiments import test_configs_started as starting
+from tests.experiments.shared_programs import share_programs, sharing  # noqa: F401  fixtures
 from tests.experiments.small import kept_signals  # noqa: F401  a fixture
 
 pytestmark = [

@@ -29,6 +29,7 @@ from rl_jax.rollout.actors.workers import LostError, ThreadWorker
 from rl_jax.rollout.envs.steps import Transitions
 from rl_jax.training import checkpoint
 from tests.advantages.test_steps import loop_vtrace
+from tests.experiments import programs
 from tests.experiments.shared_programs import share_programs, sharing  # noqa: F401  fixtures
 from tests.experiments.small import StopAfter, kept_signals  # noqa: F401  a fixture
 from tests.paths import REPO_ROOT
@@ -196,7 +197,7 @@ def test_processes_give_the_bits_of_threads_after_kills_of_an_actor_and_of_the_t
     command = [sys.executable, "-m", "experiments.control_async"]
     command += ["--config=configs/control/asynchronous.py:smoke,processes", f"--workdir={tmp_path / 'run'}"]
     command += ["--config.actors.count=1"]  # the start of a process is what costs here
-    environment = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(REPO_ROOT)}
+    environment = programs.environment(tmp_path / "home")
 
     def start():
         return subprocess.Popen(command, cwd=REPO_ROOT, env=environment, start_new_session=True)
@@ -268,7 +269,7 @@ for line in sys.stdin:
 def test_processes_over_the_network_give_the_bits_of_one_after_kills_of_an_actor_and_a_policy_worker(whole, tmp_path):
     """The trainer is this process; the others are forks of one that has started nothing: real kills, one import."""
     sides = control_kills.Sides(tmp_path, tmp_path / "run", small(actors__count=1))
-    environment = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(REPO_ROOT)}
+    environment = programs.environment(tmp_path / "home")
     pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     command = [sys.executable, "-c", HOST, sides.to_json()]
     with subprocess.Popen(command, cwd=REPO_ROOT, env=environment, start_new_session=True, **pipes) as host:
@@ -319,7 +320,7 @@ def test_it_learns_the_shuttle_with_old_weights(seed, tmp_path):
     config = configs.get_config("shuttle")
     config.update(seed=seed, network=dict(hidden=(32,)))
     config.log.update(progress=False, tensorboard=False)
-    config.train.total_steps = 100 * 256
+    config.train.total_steps = 64 * 256
     config.flow.delay = 24  # one and a half segments behind
     config.eval.every = 0
     control_async.run(config, tmp_path)

@@ -116,7 +116,8 @@ def test_worlds_over_eight_devices_by_jit_and_pmap(monkeypatch):
 @pytest.mark.slow
 def test_rows_of_a_memory_over_eight_devices():
     """Minibatches are whole worlds, of which each device has one."""
-    program = control_runs.make_program(small("recall,gru,ppo_kl", **SPREAD, train__minibatches=1))
+    config = small("recall,gru,ppo_kl", **SPREAD, train__minibatches=1, eval__num_episodes=0)
+    program = control_runs.make_program(config)
     one_of_all_worlds(program.advance(program.init())[0])
 
 

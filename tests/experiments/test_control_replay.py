@@ -97,7 +97,7 @@ def test_enumerated_dqn_beats_looking_one_step_ahead():
 def test_a_run_that_is_stopped_goes_on_bit_for_bit_with_its_replay(tmp_path, monkeypatch):
     """And rainbow, which has everything that a replay can have, solves its probe from every seed."""
     config = configs.get_config("matching,rainbow")
-    config.train.total_steps, config.log_every, config.checkpoint.every = 80 * 32, 40, 40
+    config.train.total_steps, config.log_every, config.checkpoint.every = 40 * 32, 20, 20
     config.log.update(progress=False, tensorboard=False)
     control_replay.run(config, tmp_path / "whole")
     with monkeypatch.context() as patch:
@@ -108,7 +108,7 @@ def test_a_run_that_is_stopped_goes_on_bit_for_bit_with_its_replay(tmp_path, mon
     for name in ("metrics.jsonl", "episodes.jsonl", "final.json"):
         assert (tmp_path / "halves" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
     rows = [json.loads(line) for line in (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()]
-    assert [row["step"] for row in rows] == [40, 80] and rows[-1]["env_steps"] == 80 * 32
+    assert [row["step"] for row in rows] == [20, 40] and rows[-1]["env_steps"] == 40 * 32
     assert {"eval/return", "runs/worst", "loss", "value/mean", "explore/share"} <= set(rows[1])
     found = json.loads((tmp_path / "whole" / "final.json").read_text())["metrics"]
     assert len(found["eval/return"]) == 3 and min(found["eval/return"]) > 0.9, found["eval/return"]

@@ -14,8 +14,9 @@ from experiments.parts.setup import load_params, make_setup
 from rl_jax import tokenizers
 from rl_jax.core.types import TokenBatch
 from tests.experiments import hub_server, small
+from tests.experiments.shared_programs import share_programs, sharing  # noqa: F401  fixtures
 from tests.experiments.small import kept_signals  # noqa: F401  a fixture
-from tests.experiments.test_hf import TEMPLATE, folder  # noqa: F401  a fixture
+from tests.experiments.test_hf import TEMPLATE, assert_only_adapters_moved, folder  # noqa: F401  a fixture
 from tests.experiments.test_hf import small as small_hf
 from tests.experiments.test_hub import redirect
 
@@ -52,8 +53,9 @@ def test_a_run_on_a_model_of_the_hub_goes_back_to_the_hub(folder, tmp_path, monk
         config = small_hf(folder, tmp_path)
         config.model.path = "hf://org/tiny@main"
         config.model.lora.update(rank=2, targets="layers/(q|v)")
-        config.train.steps = 1
-        config.checkpoint.every = 1
+        config.rollout.engine.name = "continuous"
+        config.train.steps = config.checkpoint.every = 1
+        config.eval.every = 2
         grpo.run(config, run)
         # The run stays at its commit, also when the branch has moved on to something that it could not read.
         repository.push("main", {"config.json": b"{}"})
@@ -64,6 +66,7 @@ def test_a_run_on_a_model_of_the_hub_goes_back_to_the_hub(folder, tmp_path, monk
         assert json.loads((run / "config.json").read_text())["model"]["path"] == config.model.path
         adapter = json.loads((run / "peft" / "adapter_config.json").read_text())
         assert (adapter["base_model_name_or_path"], adapter["revision"]) == ("org/tiny", commit)
+        assert_only_adapters_moved(config, run, folder)
 
         assert cli.main([str(run), "--to=hf://org/made"]) == 2 and "hf auth login" in capsys.readouterr().err
         assert not (run / "export").exists()

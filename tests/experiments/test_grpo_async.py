@@ -2,6 +2,7 @@
 
 import contextlib
 import threading
+from unittest import mock
 
 import pytest
 
@@ -189,13 +190,21 @@ def test_two_processes_that_die_are_one_to_the_byte(tmp_path, undisturbed):
 
 
 @pytest.fixture
-def slow_weights(monkeypatch):
-    """The weights of version 1 arrive after a decode call beside the training, however busy the machine is."""
+def slow_weights():
+    """The weights of version 1 arrive after a decode call beside the training, however busy the machine is.
+
+    What is replaced is traced by no program: not by monkeypatch, which would end the sharing of programs.
+    """
     called, side = threading.Event(), async_roles.Sampler
     step, put, weights = async_groups.Groups.step, side.put, side.weights
-    monkeypatch.setattr(async_groups.Groups, "step", lambda *args: (step(*args), called.set())[0])
-    monkeypatch.setattr(side, "put", lambda *args: (put(*args), called.clear())[0])
-    monkeypatch.setattr(side, "weights", lambda self, v: weights(self, v) if v != 1 or called.wait(600) else None)
+    with contextlib.ExitStack() as stack:
+        for where, name, fn in (
+            (async_groups.Groups, "step", lambda *args: (step(*args), called.set())[0]),
+            (side, "put", lambda *args: (put(*args), called.clear())[0]),
+            (side, "weights", lambda self, v: weights(self, v) if v != 1 or called.wait(600) else None),
+        ):
+            stack.enter_context(mock.patch.object(where, name, fn))
+        yield
 
 
 @pytest.mark.slow

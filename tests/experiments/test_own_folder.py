@@ -177,7 +177,7 @@ def test_a_misspelt_function_ends_the_program_with_the_nearest_name(folder):
         capture_output=True,
         text=True,
         timeout=300,
-        env=programs.environment(path / "home") | {"PYTHONPATH": str(REPO_ROOT)},
+        env=programs.environment(path / "home") | {"PYTHONPATH": f"{os.environ['PYTHONPATH']}{os.pathsep}{REPO_ROOT}"},
     )
     assert done.returncode != 0
     assert f"'{losses}:my_surogate': {losses} has no 'my_surogate'; nearest: 'my_surrogate'" in done.stderr

@@ -95,9 +95,9 @@ def parsed(config, fields):
     return values.config
 
 
-def run(program, config, fields, workdir):
+def run(program, config, fields, workdir, *further):
     """A program in this process, from its command line's arguments."""
-    return importlib.import_module(f"experiments.{program}").run(parsed(config, [*fields, *SMALL]), workdir)
+    return importlib.import_module(f"experiments.{program}").run(parsed(config, [*fields, *SMALL, *further]), workdir)
 
 
 def metrics(workdir):
@@ -124,8 +124,9 @@ def test_prompts_a_model_and_a_reward_of_ones_own(inside, tmp_path):
     evaluated = run("evaluate", "configs/task.py", [*shared, "init_from=runs/grpo"], tmp_path / "evaluate")
     last = {name: value for name, value in rows[-1].items() if name.startswith("eval/")}
     assert evaluated == pytest.approx({name: last[name] for name in evaluated})
-    fields = [*shared, "sample.group_size=2", "critic.micro_batches=1", "critic.warmup_steps=0"]
-    run("ppo", "configs/task.py:ppo", fields, tmp_path / "ppo")
+    # Groups of GRPO's size, and no evaluation: PPO samples by GRPO's program.
+    fields = [*shared, "sample.group_size=4", "critic.micro_batches=1", "critic.warmup_steps=0"]
+    run("ppo", "configs/task.py:ppo", fields, tmp_path / "ppo", "eval.every=0")
     assert {"value/loss", "reward/brief", "reward/source/easy"} <= set().union(*metrics(tmp_path / "ppo"))
 
     columns = "data.columns={'prompt': 'question', 'chosen': 'good', 'rejected': 'bad'}"

@@ -1,9 +1,15 @@
-"""A run that is killed and started again ends bit for bit where an undisturbed one ends. Real processes, real kills."""
+"""A run that is killed and started again ends bit for bit where an undisturbed one ends. Real processes, real kills.
+
+experiments.tools.chaos makes the undisturbed run and kills another with 9; test_chaos.py has its parts.
+"""
 
 import hashlib
 import json
+import re
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -11,6 +17,7 @@ import pytest
 
 from experiments.parts import stops
 from tests.experiments import programs
+from tests.paths import REPO_ROOT
 
 pytestmark = pytest.mark.slow
 
@@ -29,6 +36,10 @@ EXTRA = (
     "algorithm.trackers.reward_kl.fn=adaptive_kl",
     "algorithm.trackers.reward_scale.fn=running_moments",
     "algorithm.shaping.fn=scaled",
+    # The test set is sampled by the program that the rollouts are sampled by: each start has one less.
+    "eval.samples_per_prompt=4",
+    "eval.batch_size=8",
+    "eval.temperature=1.0",
 )
 TIMEOUT_S = 600.0
 
@@ -50,12 +61,12 @@ class Runner:
         status = programs.finish(self.start(workdir), self.log, TIMEOUT_S)
         assert status == 0, programs.tail(self.log)
 
-    def until(self, workdir: Path, moment, number: signal.Signals) -> int:
-        """Starts it, sends the signal as soon as moment(workdir) is true, and returns the exit status."""
+    def until(self, workdir: Path, name: str, step: int, number: signal.Signals) -> int:
+        """Starts it, sends the signal as soon as the metrics of `name` reach `step`, and returns the exit status."""
         process = self.start(workdir)
         give_up = time.monotonic() + TIMEOUT_S
         try:
-            while not moment(workdir):
+            while last_step(workdir / name / "metrics.jsonl") < step:
                 assert process.poll() is None, f"it ended before the moment came:\n{programs.tail(self.log)}"
                 assert time.monotonic() < give_up, f"the moment never came:\n{programs.tail(self.log)}"
                 time.sleep(0.002)
@@ -72,12 +83,31 @@ def runner(tmp_path_factory):
     return Runner(tmp_path_factory.mktemp("resume"))
 
 
+# A kill in the warm start, and one in the save of a step of GRPO. Its log of 20 is experiments/chaos_20.txt.
+KILLS = "--kills=2 --in_save=0.5 --in_start=0.0 --seed=51 --timeout_s=1800".split()
+
+
 @pytest.fixture(scope="module")
-def undisturbed(runner):
+def chaos(runner):
+    """(The folder of experiments.tools.chaos, its exit status, what it printed): two kills, and a run without."""
+    folder = runner.folder / "chaos"
+    command = [part for part in programs.command(folder, *EXTRA) if not part.startswith("--workdir")]
+    done = subprocess.run(
+        [sys.executable, "-m", "experiments.tools.chaos", f"--folder={folder}", *KILLS, "--", *command],
+        cwd=REPO_ROOT,
+        env=runner.variables,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=3600,
+    )
+    return folder, done.returncode, done.stdout
+
+
+@pytest.fixture(scope="module")
+def undisturbed(chaos):
     """The workdir of a run that nothing happened to."""
-    workdir = runner.folder / "undisturbed"
-    runner.to_the_end(workdir)
-    return workdir
+    return chaos[0] / "undisturbed"
 
 
 def last_step(path: Path) -> int:
@@ -85,16 +115,6 @@ def last_step(path: Path) -> int:
     lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
     steps = [json.loads(line)["step"] for line in lines if line.endswith(b"\n")]
     return max(steps, default=-1)
-
-
-def logged(name: str, step: int):
-    """The moment when a metrics.jsonl has reached `step`."""
-    return lambda workdir: last_step(workdir / name / "metrics.jsonl") >= step
-
-
-def saving(step: int):
-    """The moment when the checkpoint of `step` has begun to appear, finished or not."""
-    return lambda workdir: any((workdir / "checkpoints").glob(f"{step}*"))
 
 
 def assert_equal_results(workdir: Path, undisturbed: Path) -> None:
@@ -134,29 +154,39 @@ def damage_newest(folder: Path) -> tuple[Path, int]:
 
 @pytest.fixture(scope="module")
 def disturbed(runner):
-    """(The workdir of a run that signals end again and again, what each of two SIGTERMs left.)
-
-    One run for all of them: each start costs as much as a whole run.
-    """
+    """(The workdir of a run that two SIGTERMs end, what each of them left). Each start costs as much as a whole run."""
     workdir, left = runner.folder / "disturbed", {}
-    for name, then in (("sft", logged("sft", 11)), ("", saving(12))):
-        status = runner.until(workdir, logged(name, 5), signal.SIGTERM)
+    for name in ("sft", ""):
+        status = runner.until(workdir, name, 5, signal.SIGTERM)
         steps = [int(path.name) for path in (workdir / name / "checkpoints").iterdir() if path.name.isdecimal()]
         files = {path.name for path in workdir.iterdir()}
         left[name] = status, max(steps), last_step(workdir / name / "metrics.jsonl"), files, programs.tail(runner.log)
-        assert runner.until(workdir, then, signal.SIGKILL) == -signal.SIGKILL
     return workdir, left
 
 
-def test_killed_with_9_at_several_moments_and_its_newest_checkpoint_damaged(runner, undisturbed, disturbed):
+def test_two_kills_end_where_none_do(chaos, undisturbed):
+    """With 9: one in the warm start, and one that waits for a save."""
+    folder, status, printed = chaos
+    assert status == 0, printed
+    kills = re.findall(r"^kill +\d/2: (.*), \d+ rows logged; resumes from (.*)$", printed, re.MULTILINE)
+    assert len(kills) == 2 and kills[1][0].startswith("inside the save of step ")
+    assert re.fullmatch(r"step \d+ of sft", kills[0][1]) and re.fullmatch(r"step \d+", kills[1][1]), kills
+    assert re.search(r"^2 kills, \d inside a save; 2 resumes: all equal$", printed, re.MULTILINE)
+    for name in RESULTS:
+        assert re.search(rf"^{name} +[0-9a-f]{{16}} equal$", printed, re.MULTILINE)
+    assert_equal_results(folder / "killed", undisturbed)
+    assert len(json.loads((folder / "killed" / "run.json").read_text())["resumed"]) == 2
+
+
+def test_stopped_twice_and_its_newest_checkpoint_damaged(runner, undisturbed, disturbed):
     workdir, left = disturbed
-    assert not (workdir / "final.json").exists(), "it was done before the last kill: nothing was resumed"
+    assert not (workdir / "final.json").exists(), "it was done before the last signal: nothing was resumed"
     newest, before = damage_newest(workdir / "checkpoints")
     runner.to_the_end(workdir)
     told = runner.log.read_text(errors="replace")  # not its tail: orbax may print a traceback after it
     assert f"checkpoint {newest} is damaged" in told and f"step {before} is used instead" in told
     assert_equal_results(workdir, undisturbed)
-    assert len(json.loads((workdir / "run.json").read_text())["resumed"]) == 2 * len(left)
+    assert len(json.loads((workdir / "run.json").read_text())["resumed"]) == len(left)
 
 
 def test_sigterm_saves_and_exits_with_a_status_of_its_own(disturbed):

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.flatten_util import ravel_pytree
 from ml_collections import ConfigDict
 
 from configs import ppo_common
@@ -39,6 +40,8 @@ def test_the_same_is_jitted_once():
     first, second = jax.jit(make(2.0)), jax.jit(make(2.0))
     assert first is second and first(jnp.float32(3.0)) == 18.0
     assert jax.jit(make_transformer(CONFIG).init) is jax.jit(make_transformer(CONFIG).init)
+    first, second = (jax.jit(make(ravel_pytree(dict(a=jnp.full(2, x)))[1])) for x in (0.0, 1.0))
+    assert first is second and jax.jit(make(jnp.tanh)) is jax.jit(make(jnp.tanh))
 
 
 def different():
@@ -57,6 +60,9 @@ def different():
         "an array of jax": (make(jnp.ones(2)), make(jnp.zeros(2))),
         "a random key": (make(jax.random.key(0)), make(jax.random.key(1))),
         "a model": (model.apply, other.apply),
+        "a jitted function": (make(jax.jit(make(1.0))), make(jax.jit(make(2.0)))),
+        "the shapes of an unraveler": tuple(make(ravel_pytree(dict(a=jnp.ones(n)))[1]) for n in (2, 3)),
+        "the names of an unraveler": tuple(make(ravel_pytree({name: jnp.ones(2)})[1]) for name in "ab"),
     }
 
 

@@ -236,7 +236,7 @@ def test_lengths_hang_on_the_aggregation(monkeypatch):
 
 @pytest.mark.slow
 def test_swapped_clip_bounds_turn_the_verdict_round(monkeypatch):
-    small = dict(seeds=range(8), arms=("upper_only", "lower_only"), vocab=4, length=1, recipe=dict(steps=60))
+    small = dict(seeds=range(8), arms=("upper_only", "lower_only"), vocab=4, length=1, recipe=dict(steps=24))
     claim = dict(metric="entropy", increasing=("upper_only", "lower_only"), by=0.0)
     assert _verdict(run("clip_entropy", **small), **claim) == "reproduced"
     right = policy.clipped_surrogate

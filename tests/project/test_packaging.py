@@ -100,6 +100,7 @@ print("held", *(fn.__name__ for fn in own))
 # Refuses the imports of ABSENT, and the checkout wherever a path names it.
 CLEAN = f"""
 import sys
+exec({(REPO_ROOT / "tests" / "started" / "sitecustomize.py").read_text()!r}, {{"__name__": "quicker"}})
 
 class Absent:
     def find_spec(self, name, path=None, target=None):
@@ -153,7 +154,7 @@ def entry_page_snippet() -> str:
 def test_the_wheel_runs_the_readme_and_the_entry_page_and_holds_a_loss_to_the_laws(wheel, tmp_path):
     wheel.extractall(tmp_path / "site")
     clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    clean["XLA_FLAGS"] = "--xla_backend_optimization_level=0"  # compiled once, run once
+    clean["XLA_FLAGS"] = os.environ["XLA_FLAGS"]  # conftest's: compiled once, run once
     done = subprocess.run(
         [sys.executable, "-c", "\n".join([CLEAN, readme_snippet(), entry_page_snippet(), HELD])],
         cwd=tmp_path,

@@ -19,6 +19,7 @@ import optax
 from rl_jax.control.offline import data as datasets
 from rl_jax.control.transitions import td_discounts
 from rl_jax.core.masked import Mean, empty_like, merge
+from rl_jax.core.tracing import traced_once
 from rl_jax.training.step import TrainState, init_state, make_train_step
 
 
@@ -135,11 +136,13 @@ def make_fit(
         return after._replace(trackers={**after.trackers, "targets": targets}), metrics
 
     def fit(state: TrainState, data, count: int):
+        once = traced_once(update)
+
         def turn(carry, _):
-            state, metrics = update(carry[0], data)
+            state, metrics = once(carry[0], data)
             return (state, merge(carry[1], _once(metrics))), None
 
-        shapes = jax.eval_shape(lambda state: update(state, data)[1], state)
+        shapes = jax.eval_shape(lambda state: once(state, data)[1], state)
         (state, sums), _ = jax.lax.scan(turn, (state, empty_like(_once(shapes))), None, count)
         return state, {name: mean.value() for name, mean in sums.items()}
 
