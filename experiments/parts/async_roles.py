@@ -345,9 +345,15 @@ class Sampler:
 
 
 def make_flow(
-    setup: Setup, prompts, loop: Run, *, replay: pathlib.Path | None = None, link: Link | None = None
+    setup: Setup,
+    prompts,
+    loop: Run,
+    *,
+    replay: pathlib.Path | None = None,
+    link: Link | None = None,
+    kinds: tuple[type[Flow], type[Trainer]] = (Flow, Trainer),
 ) -> Flow | Trainer:
-    """What gives a loop its groups: Flow in one process, Trainer with a link."""
+    """What gives a loop its groups: the first of `kinds` in one process, the second with a link."""
     if link is None:
-        return Flow(setup, prompts, loop.workdir, replay)
-    return Trainer(setup, prompts, link, loop.workdir / "checkpoints", loop.stop)
+        return kinds[0](setup, prompts, loop.workdir, replay)
+    return kinds[1](setup, prompts, link, loop.workdir / "checkpoints", loop.stop)
