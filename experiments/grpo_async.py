@@ -16,12 +16,12 @@ import jax
 from absl import flags as absl_flags
 
 from experiments.parts import async_check, flags, policy, processes, references, stops, trackers
-from experiments.parts.async_beats import Beat
+from experiments.parts.async_beats import Beat, Ended
 from experiments.parts.async_collect import Scoring
 from experiments.parts.async_columns import make_collector
 from experiments.parts.async_flow import Flow
 from experiments.parts.async_links import ROLES, Secrets, make_link
-from experiments.parts.async_roles import Ended, Sampler
+from experiments.parts.async_roles import Sampler
 from experiments.parts.async_rows import make_flow_of
 from experiments.parts.async_shares import names_of, share_of, shares_clock
 from experiments.parts.async_stream import Part, make_learner

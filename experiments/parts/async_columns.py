@@ -31,7 +31,6 @@ from experiments.parts.encoding import encode_prompts, whole_text
 from experiments.parts.judging import judge_rows
 from experiments.parts.packers import RolloutPacker
 from experiments.parts.policy_steps import needs_scores
-from experiments.parts.processes import to_host
 from experiments.parts.rewards import Rewards, Rows
 from experiments.parts.sample_groups import Collected
 from experiments.parts.setup import Setup
@@ -42,9 +41,9 @@ from rl_jax.rewards.pool import RewardResult
 from rl_jax.rollout.lm.requests import NO_TOKENS, Completion, Request, as_rollout, cut_at_stops
 
 ALL = 10**9  # groups, or rows
-WRITTEN = {  # by a forward: (scores [rows, C], row) -> its columns
-    "policy": lambda scores, row: {"scores": jax.tree.map(lambda x: np.asarray(x)[row], scores)},
-    "reference": lambda scores, row: {"ref_log_probs": np.asarray(scores.log_probs)[row]},
+WRITTEN = {  # by a forward: scores -> the value of its column, whose rows are the first axis
+    "policy": lambda scores: scores,
+    "reference": lambda scores: scores.log_probs,
 }
 
 
@@ -163,7 +162,7 @@ class ColumnCollector(AsyncCollector):
         scoring = self._scoring
         params = scoring.params if task == "policy" else action_mask.reference_of(scoring.ref_params)
         scores = scoring.programs.score(params, to_mesh(self._setup, batch))  # it is not waited for here
-        self._begin(task, rows, lambda: [WRITTEN[task](to_host(scores), row) for row in range(len(rows))])
+        self._begin(task, rows, lambda: unstacked(task, jax.device_get(WRITTEN[task](scores)), len(rows)))
         return True
 
     def _rollout(self, rows: Sequence[Row]) -> tuple[Rollout, list[dict]]:
@@ -219,6 +218,12 @@ class ColumnCollector(AsyncCollector):
 def stacked(rows: Sequence[Any]) -> Any:
     """Trees of single rows as one of [B, ...]."""
     return jax.tree.map(lambda *leaves: np.stack(leaves), *rows)
+
+
+def unstacked(task: str, values: Any, count: int) -> list[dict[str, Any]]:
+    """The column that a forward writes, row by row. values: a tree of [rows, ...], of which the first `count` count."""
+    (column,) = TASKS[task].writes
+    return [{column: jax.tree.map(lambda leaf, row=row: leaf[row], values)} for row in range(count)]
 
 
 def completion(tokens: np.ndarray, reason: str) -> Completion:

@@ -53,7 +53,7 @@ def value_of(column, number):
 
 def test_random_runs_are_those_of_a_table():
     """Puts, takes by row and by group, forgotten rows and restored states, in any order."""
-    for seed in range(60):
+    for seed in range(20):
         rng, queue, table, rows = random.Random(seed), TransferQueue(TASKS), Table(12), list(range(12))
         served = {task: [] for task in TASKS}
         for put in range(60):
