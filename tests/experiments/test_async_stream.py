@@ -108,6 +108,24 @@ def test_rows_that_move_by_their_columns_are_the_same_run(tmp_path, undisturbed,
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("kept_signals")
+def test_columns_wait_for_what_they_need(tmp_path):
+    """A term that sees groups has whole groups; a reference that moves scores the rows of its own step."""
+    terms = dict(sevens=dict(fn="task", weight=1.0), short=dict(fn="groups.relative_length", weight=0.5))
+    moves = dict(algorithm__reference_schedule=dict(fn="moving_average", rate=0.5), reward__terms=terms)
+    for columns in (False, True):
+        config = streamed(tmp_path, dict(columns=columns, order="drop", eta=1, train_ticks=3), train__steps=2, **moves)
+        grpo_async.run(config, tmp_path / str(columns))
+    for name in ("samples.jsonl", "final.json", "group_view.jsonl", async_flow.LOG):
+        assert (tmp_path / "False" / name).read_bytes() == (tmp_path / "True" / name).read_bytes(), name
+    one, other = (read_jsonl(tmp_path / name / "metrics.jsonl") for name in ("False", "True"))
+    assert one == without(other, "flow/rows/")
+    taken = [{task: row[f"flow/rows/{task}_taken"] for task in ("judge", "reference", "train")} for row in other[1:]]
+    assert [row["reference"] for row in taken] == [row["train"] for row in taken] == [12, 24]
+    assert all(row["judge"] % 3 == 0 for row in taken)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("kept_signals")
 def test_a_trainer_with_columns_that_dies_is_one_process(tmp_path, undisturbed):
     """Two samplers and a trainer, who dies within a batch: the rows of its queue are those that wait in its link."""
     config, of_trainer = streamed(undisturbed, dict(columns=True)), [4]
