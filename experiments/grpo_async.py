@@ -4,9 +4,9 @@
 
 Each step: groups that have finished -> rewards -> advantages -> old and reference log-probs -> updates, and beside
 them decode calls for the groups to come. config.flow says how far sampling may run ahead (eta), how old a row may get
-(age), what becomes of rows in flight when new weights arrive, and whether groups are trained on as they end
-(streaming). With eta=0 a run is that of experiments.grpo, bit for bit. The same command resumes an interrupted run,
-with every row that was begun. --role: the same run as processes.
+(age), what becomes of rows in flight when new weights arrive, whether groups are trained on as they end (streaming),
+and whether rows are judged and scored as they end (columns). With eta=0 a run is that of experiments.grpo, bit for bit.
+The same command resumes an interrupted run, with every row that was begun. --role: the same run as processes.
 """
 
 import contextlib
