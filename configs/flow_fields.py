@@ -12,5 +12,6 @@ FLOW = {
     "flow.measure": "Score rows before the updates, for the sampler's gap by lag. Costs a forward if no term needs it.",
     "flow.samplers": "Processes that sample, each its share of every batch. In a counted schedule.",
     "flow.streaming": "Train on groups as they end: train.micro_batches parts of a batch, one division at its end.",
+    "flow.columns": "Judge and score a row when it has ended, before its group has (AsyncFlow). With flow.streaming.",
     "flow.timeout_s": "Seconds that one of two processes waits for the other. Then it ends with an error.",
 }

@@ -31,6 +31,7 @@ def flow(**changes) -> dict:
         timeout_s=1800.0,
         samplers=1,
         streaming=False,
+        columns=False,
     )
     return fields | changes
 

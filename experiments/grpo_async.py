@@ -4,9 +4,9 @@
 
 Each step: groups that have finished -> rewards -> advantages -> old and reference log-probs -> updates, and beside
 them decode calls for the groups to come. config.flow says how far sampling may run ahead (eta), how old a row may get
-(age), what becomes of rows in flight when new weights arrive, and whether groups are trained on as they end
-(streaming). With eta=0 a run is that of experiments.grpo, bit for bit. The same command resumes an interrupted run,
-with every row that was begun. --role: the same run as processes.
+(age), what becomes of rows in flight when new weights arrive, whether groups are trained on as they end (streaming),
+and whether rows are judged and scored as they end (columns). With eta=0 a run is that of experiments.grpo, bit for bit.
+The same command resumes an interrupted run, with every row that was begun. --role: the same run as processes.
 """
 
 import contextlib
@@ -16,16 +16,18 @@ import jax
 from absl import flags as absl_flags
 
 from experiments.parts import async_check, flags, logged, policy, processes, references, stops, trackers
-from experiments.parts.async_beats import Beat
-from experiments.parts.async_collect import AsyncCollector
+from experiments.parts.async_beats import Beat, Ended
+from experiments.parts.async_collect import Scoring
+from experiments.parts.async_columns import make_collector
 from experiments.parts.async_flow import Flow
 from experiments.parts.async_links import ROLES, Secrets, make_link
-from experiments.parts.async_roles import Ended, Sampler, make_flow
+from experiments.parts.async_roles import Sampler
+from experiments.parts.async_rows import make_flow_of
 from experiments.parts.async_shares import names_of, share_of, shares_clock
 from experiments.parts.async_stream import Part, make_learner
 from experiments.parts.judging import make_evaluate
 from experiments.parts.packers import RolloutPacker
-from experiments.parts.policy_steps import make_policy_batch, score
+from experiments.parts.policy_steps import make_policy_batch
 from experiments.parts.rewards import make_rewards
 from experiments.parts.run import Run, checkpoint_items, state_of
 from experiments.parts.setup import make_setup
@@ -57,17 +59,17 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None, replay=None,
         return
     move, ref_params = references.start(setup, params)
     (programs, state), (source, prompts) = policy.build(setup, params), policy.own_prompts(setup)
-    rewards, flow = loop.carry(make_rewards(setup)), make_flow(setup, prompts, loop, replay=replay, link=link)
+    rewards, flow = loop.carry(make_rewards(setup)), make_flow_of(setup, prompts, loop, replay=replay, link=link)
     items = loop.restore(checkpoint_items(state, reference=ref_params), flow)
     state, ref_params = state_of(items), items.get("reference")
     with loop, rewards, flow.begun(loop.step, state.params):
-        collect = AsyncCollector(setup, async_check.check_judges(rewards), packer, flow)
+        collect = make_collector(setup, async_check.check_judges(rewards), packer, flow)
         evaluate, learn = make_evaluate(setup, rewards), make_learner(loop, setup, programs, packer, collect, state)
         loop.begin(lambda: evaluate(state.params))
         for step in loop.steps():
             _, credit_key, order_key = jax.random.split(processes.step_key(state, step.number), 3)
-            for collected, rows in collect(step.clock):  # once, or with flow.streaming as groups end
-                scores, reference = score(config, programs, rows, state.params, ref_params, looks=flow.looks(step))
+            scoring = Scoring(config, programs, state.params, ref_params, flow.looks(step))
+            for collected, rows, scores, reference in collect(step.clock, scoring):  # flow.streaming: as groups end
                 state = trackers.see(estimators, state, collected, step.number)
                 made = make_policy_batch(programs.assign, collected, scores, reference, credit_key, state.trackers)
                 learn.add(state.params, step.clock, Part(collected, rows, scores, *made))

@@ -20,6 +20,11 @@ BEAT_S = 5.0
 END_S = 5.0  # that the end of a beat waits for what is being said
 SILENT_S = 4 * BEAT_S  # without a beat, and a process counts as silent
 TELL_S = 30.0  # of waiting, until the first line; the next ones come after 60, 120, ...
+TRAINER = "trainer"  # who beats
+
+
+class Ended(Exception):
+    """The trainer has ended, or this process is to end while it waits for one."""
 
 
 class Beat:
@@ -137,3 +142,59 @@ def wait(
             print(f"waiting for {what} for {waited:.0f} s ({watch.look()})", file=sys.stderr, flush=True)
             tell_s *= 2
     return result
+
+
+class Waiting:
+    """How a process waits for its trainer: until what it looks for comes, or the trainer says that it has ended.
+
+    Args:
+      link: its side of the link.
+      patience_s: seconds, until it is an error.
+      stop: once it is received, what is waited for is given up (but see `together`).
+    """
+
+    def __init__(self, link: Link, patience_s: float, stop: StopSignal | None = None):
+        self._link, self._patience, self._stop = link, patience_s, stop
+        self._end, self._watch = self._last_end(), Watch(link, [TRAINER])
+
+    def _last_end(self) -> str | None:
+        """What was said when a trainer ended last; "" as long as none can be asked."""
+        said = self._link.hear("end")
+        return "" if self._link.lost_s() else said
+
+    @property
+    def stopping(self) -> bool:
+        """Whether this process is to end."""
+        return self._stop is not None and self._stop.received
+
+    def check(self) -> None:
+        """Raises Ended if the trainer has said so since this side began."""
+        said = self._last_end()
+        if self._end == "":  # no trainer was there when this side began: what is said first is of an earlier one
+            self._end = said
+        elif said not in (None, "", self._end):
+            raise Ended
+
+    def __call__(self, look: Callable[[], Any], what: str) -> Any:
+        """The first true result of `look`; see `wait`.
+
+        Raises:
+          Ended: if the trainer has ended, or this process is to end.
+        """
+
+        def ended() -> None:
+            self.check()
+            if self.stopping:
+                raise Ended
+
+        return self._result(look, what, ended)
+
+    def together(self, look: Callable[[], Any], what: str) -> Any:
+        """The same for processes that end a batch together: a signal does not end this."""
+        return self._result(look, what, self.check)
+
+    def _result(self, look: Callable[[], Any], what: str, ended: Callable[[], None]) -> Any:
+        found = wait(look, self._patience, what, ended, watch=self._watch)
+        if self._end == "":  # a trainer is there: what it says from now on is its end
+            self._end = self._last_end()
+        return found

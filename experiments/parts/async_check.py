@@ -1,6 +1,6 @@
 """Checks config.flow, and what else a run of experiments.grpo_async cannot have."""
 
-from experiments.parts import async_stream, policy, processes
+from experiments.parts import async_columns, async_stream, policy, processes
 from experiments.parts.async_flow import rule_of
 from experiments.parts.async_shares import check_several
 from experiments.parts.judges.table import specs_of
@@ -56,6 +56,8 @@ def checked(config):
         problems.append(str(error))
     if flow.streaming and not problems:
         problems += async_stream.problems(config)
+    if flow.columns and not problems:
+        problems += async_columns.problems(config)
     if problems:
         raise ValueError("\n".join(problems))
     return config

@@ -54,6 +54,11 @@ class Fleet:
         """Whether nobody has anything to sample."""
         return all(ended for _, ended in self._seen.values())
 
+    @property
+    def groups(self) -> list[GroupRows]:
+        """See Groups; those that are sampled here."""
+        return [group for member in self._members.values() for group in member.groups]
+
     def _owner(self, number: int) -> int:
         return number % self._batch % self._count
 

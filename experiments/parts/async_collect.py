@@ -1,9 +1,11 @@
 """The rows of a step of an asynchronous run: the groups that Flow hands over, judged as those of experiments.grpo."""
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import jax
 import numpy as np
+from ml_collections import ConfigDict
 
 from experiments.parts import policy
 from experiments.parts.async_flow import Flow
@@ -12,14 +14,37 @@ from experiments.parts.clock import Clock
 from experiments.parts.encoding import encode_prompts
 from experiments.parts.judging import judge
 from experiments.parts.packers import RolloutPacker
+from experiments.parts.policy_steps import score
 from experiments.parts.prompts import feedback_of
 from experiments.parts.sample_groups import Collected, join_rows
 from experiments.parts.setup import Setup
 from experiments.parts.training import to_mesh
 from rl_jax.core.binding import needs
-from rl_jax.core.types import Packed, TokenBatch, TokenScores
+from rl_jax.core.types import Packed, Params, TokenBatch, TokenScores
 from rl_jax.experience import lag
 from rl_jax.rollout.lm.requests import as_rollout
+
+
+class Scoring(NamedTuple):
+    """What scores a step's rows before its updates (policy_steps.score).
+
+    Attributes:
+      config: of the run.
+      programs: compiled functions.
+      params: of the policy.
+      ref_params: of the reference, or None.
+      looks: whether the step's group view will show the scores.
+    """
+
+    config: ConfigDict
+    programs: policy.PolicyPrograms
+    params: Params
+    ref_params: Params | None
+    looks: bool
+
+    def __call__(self, rows: TokenBatch | Packed) -> tuple[TokenScores | None, jax.Array | None]:
+        """(the policy's TokenScores, the reference's log-probs float32 [B, C]) of these rows; see `score`."""
+        return score(self.config, self.programs, rows, self.params, self.ref_params, looks=self.looks)
 
 
 class AsyncCollector:
@@ -36,17 +61,21 @@ class AsyncCollector:
         self._setup, self._rewards, self._packer, self._flow = setup, rewards, packer, flow
         self._with_versions = asks_versions(setup.config) or flow.rule.bound > 0
 
-    def __call__(self, clock: Clock) -> Iterator[tuple[Collected, TokenBatch | Packed]]:
-        """The step's rows, judged, and as the model reads them.
+    def __call__(
+        self, clock: Clock, scoring: Scoring
+    ) -> Iterator[tuple[Collected, TokenBatch | Packed, TokenScores | None, jax.Array | None]]:
+        """The step's rows, judged, as the model reads them, and what `scoring` gives for them.
 
         All at once, or with flow.streaming part by part, each as soon as it is there.
 
         Args:
           clock: gets the laps rollout_s and reward_s.
+          scoring: of the step.
         """
         for groups in self._flow.parts():
             collected = self._judged(groups, clock)
-            yield collected, to_mesh(self._setup, self._packer.to_score(collected.judged.rollout))
+            rows = to_mesh(self._setup, self._packer.to_score(collected.judged.rollout))
+            yield collected, rows, *scoring(rows)
 
     def _judged(self, groups: Sequence[GroupRows], clock: Clock) -> Collected:
         setup, settings, prompts = self._setup, self._setup.config.rollout, self._flow.prompts

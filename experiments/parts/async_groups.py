@@ -73,6 +73,11 @@ class Groups:
         """Whether the engine has nothing to sample."""
         return self._engine.idle
 
+    @property
+    def groups(self) -> list[GroupRows]:
+        """Those that were let in and not taken, as far as their rows have ended."""
+        return list(self._inside.values())
+
     def inside(self, version: int) -> list[admission.Group]:
         """What admission sees of the groups. version: of the policy now."""
         begun: dict[int, list[int]] = {}
@@ -222,21 +227,31 @@ def trajectory_of(group: GroupRows, sample: int, row: Completion | Request) -> T
 
 
 def to_text(rows: Sequence[Trajectory]) -> str:
-    """Trajectories as text: the Arrow stream of their table in base64, for a checkpoint's JSON."""
+    """Trajectories as text (`text_of_table`)."""
+    return text_of_table(trajectory.to_table(rows))
+
+
+def of_text(text: str) -> list[Trajectory]:
+    """The trajectories of `to_text`."""
+    return trajectory.from_table(table_of_text(text))
+
+
+def text_of_table(table) -> str:
+    """A pyarrow.Table as text: its Arrow stream in base64, for a checkpoint's JSON."""
     import pyarrow as pa
 
-    sink, table = pa.BufferOutputStream(), trajectory.to_table(rows)
+    sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as stream:
         stream.write_table(table)
     return base64.b64encode(sink.getvalue().to_pybytes()).decode()
 
 
-def of_text(text: str) -> list[Trajectory]:
-    """The trajectories of `to_text`."""
+def table_of_text(text: str):
+    """The table of `text_of_table`."""
     import pyarrow as pa
 
     with pa.ipc.open_stream(base64.b64decode(text)) as stream:
-        return trajectory.from_table(stream.read_all())
+        return stream.read_all()
 
 
 def make_engine(setup: Setup, *, resumes: bool) -> Engine:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from experiments.parts import async_shards, logged, origin
-from experiments.parts.async_beats import Beat, Watch, wait
+from experiments.parts.async_beats import TRAINER, Beat, Waiting, Watch, wait
 from experiments.parts.async_clock import make_exchange
 from experiments.parts.async_flow import Flow, part_of, rule_of
 from experiments.parts.async_groups import GroupRows, completion_of, trajectory_of
@@ -36,16 +36,11 @@ from rl_jax.runs.logging import write_atomically
 from rl_jax.training.checkpoint import StopSignal
 
 KEY = b"rl_jax.async"  # of a table's metadata: the record of a group, and what the sampler counted
-TRAINER = "trainer"  # who beats
 POLL_S = 1.0
 PLACES_S = 0.02
 KEPT = 3  # states of a sampler: a trainer is at most one version ahead of it
 SHARED = ("seed", "task", "sample", "rollout", "flow")  # of the config: rows depend on it, and the weights do not tell
 OWN = ("task.data_dir", "flow.measure", *origin.MAY_CHANGE)  # may differ all the same
-
-
-class Ended(Exception):
-    """The other side has ended."""
 
 
 class Trainer:
@@ -242,16 +237,10 @@ class Sampler:
         stop: StopSignal | None = None,
     ):
         check_two(setup.config)
-        self._stop = stop
         self._setup, self._link, self._folder, self._share = setup, link, folder, share
-        self._patience, self._shared = setup.config.flow.timeout_s, shared(setup.config)
+        self._shared = shared(setup.config)
         disk.lock(folder)
-        self._end, self._watch = self._last_end(), Watch(link, [TRAINER])
-
-    def _last_end(self) -> str | None:
-        """What was said when a trainer ended last; "" as long as none can be asked."""
-        said = self._link.hear("end")
-        return "" if self._link.lost_s() else said
+        self._wait = Waiting(link, setup.config.flow.timeout_s, stop)
 
     def restore(self, flow: Flow) -> int:
         """Puts back the newest state, if any. Returns its version, or the trainer's if it is a new run."""
@@ -309,34 +298,11 @@ class Sampler:
 
     def exchange(self) -> Callable | None:
         """Of Flow, if the samplers share a clock."""
-        return make_exchange(self._link, self._share, self._wait_at_once) if shares_clock(self._setup.config) else None
+        return make_exchange(self._link, self._share, self._wait.together) if shares_clock(self._setup.config) else None
 
     def stopping(self) -> bool:
         """Whether this process is to end."""
-        return self._stop is not None and self._stop.received
-
-    def _wait(self, look: Callable[[], Any], what: str) -> Any:
-        def ended() -> None:
-            self._ended()
-            if self.stopping():
-                raise Ended
-
-        return self._wait_at_once(look, what, ended)
-
-    def _wait_at_once(self, look: Callable[[], Any], what: str, ended: Callable[[], None] | None = None) -> Any:
-        """For samplers that end a batch together: a signal does not end this."""
-        found = wait(look, self._patience, what, ended or self._ended, watch=self._watch)
-        if self._end == "":  # a trainer is there: what it says from now on is its end
-            self._end = self._last_end()
-        return found
-
-    def _ended(self) -> None:
-        """Raises Ended if the trainer has said so since this side began."""
-        said = self._last_end()
-        if self._end == "":  # no trainer was there when this side began: what is said first is of an earlier one
-            self._end = said
-        elif said not in (None, "", self._end):
-            raise Ended
+        return self._wait.stopping
 
     def close(self) -> None:
         """Ends this side."""
@@ -345,9 +311,15 @@ class Sampler:
 
 
 def make_flow(
-    setup: Setup, prompts, loop: Run, *, replay: pathlib.Path | None = None, link: Link | None = None
+    setup: Setup,
+    prompts,
+    loop: Run,
+    *,
+    replay: pathlib.Path | None = None,
+    link: Link | None = None,
+    kinds: tuple[type[Flow], type[Trainer]] = (Flow, Trainer),
 ) -> Flow | Trainer:
-    """What gives a loop its groups: Flow in one process, Trainer with a link."""
+    """What gives a loop its groups: the first of `kinds` in one process, the second with a link."""
     if link is None:
-        return Flow(setup, prompts, loop.workdir, replay)
-    return Trainer(setup, prompts, link, loop.workdir / "checkpoints", loop.stop)
+        return kinds[0](setup, prompts, loop.workdir, replay)
+    return kinds[1](setup, prompts, link, loop.workdir / "checkpoints", loop.stop)

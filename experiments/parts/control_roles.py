@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from ml_collections import ConfigDict
 
-from experiments.parts.async_beats import Beat, Watch, wait
+from experiments.parts.async_beats import TRAINER, Beat, Ended, Waiting, Watch, wait
 from experiments.parts.async_shared import differences, shared_fields
 from experiments.parts.control_actors import kept_versions, layout_of, make_actors
 from rl_jax.flow import Group, Link, payload
@@ -34,14 +34,9 @@ from rl_jax.runs.logging import write_atomically
 from rl_jax.training.checkpoint import StopSignal
 
 KEY = b"rl_jax.control"  # of a table's metadata: where the environments are after it, and the config
-TRAINER = "trainer"  # who beats
 POLL_S = 1.0
 SHARED = ("seed", "env", "sample", "actors", "flow", "network", "algorithm", "train")  # of the config
 OWN = ("actors.count", "actors.kind", "actors.timeout_s", "actors.restarts", "flow.timeout_s")  # may differ
-
-
-class Ended(Exception):
-    """The trainer has ended."""
 
 
 def shared(config) -> dict[str, Any]:
@@ -229,7 +224,6 @@ class PolicyWorker:
         stop: StopSignal | None = None,
     ):
         check_roles(config)
-        self._stop = stop
         count, flow = config.actors.policies, config.flow
         self._config, self._link, self._folder, self._index, self._total = config, link, folder, index, total
         disk.lock(folder)
@@ -237,7 +231,7 @@ class PolicyWorker:
         self._fleet, self._acting = make_actors(config, folder, act, share=(index, count), server=server)
         self._free = flow.schedule == "free"
         self._schedule = Schedule(config.sample.num_steps, None if self._free else flow.delay)
-        self._end, self._watch = self._last_end(), Watch(link, [TRAINER])
+        self._wait = Waiting(link, flow.timeout_s, stop)
         self._held, self._seen = (-1, None), -1  # the version that acts, and the last one that was newest
         self._beat = Beat(link, name_of(index))
 
@@ -274,7 +268,7 @@ class PolicyWorker:
         if last < self._total:
             self._acting.begin()
         for number in range(last + 1, self._total + 1):
-            if self._stopping():
+            if self._wait.stopping:
                 return
             yield number
         self.complete = True
@@ -341,30 +335,3 @@ class PolicyWorker:
             if found[0] > self._held[0]:  # if not, the trainer has gone back, and goes the same way again
                 self._held = found[0], found[1]["params"]
         return self._held
-
-    def _stopping(self) -> bool:
-        return self._stop is not None and self._stop.received
-
-    def _wait(self, look: Callable[[], Any], what: str) -> Any:
-        def ended() -> None:
-            self._ended()
-            if self._stopping():
-                raise Ended
-
-        found = wait(look, self._config.flow.timeout_s, what, ended, watch=self._watch)
-        if self._end == "":  # a trainer is there: what it says from now on is its end
-            self._end = self._last_end()
-        return found
-
-    def _last_end(self) -> str | None:
-        """What was said when a trainer ended last; "" as long as none can be asked."""
-        said = self._link.hear("end")
-        return "" if self._link.lost_s() else said
-
-    def _ended(self) -> None:
-        """Raises Ended if the trainer has said so since this side began."""
-        said = self._last_end()
-        if self._end == "":
-            self._end = said
-        elif said not in (None, "", self._end):
-            raise Ended

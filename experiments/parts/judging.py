@@ -73,7 +73,7 @@ def judge(
     rollout, tokenizer = jax.tree.map(lambda x: x[rows], rollout), setup.task.tokenizer
     stop_strings = setup.config.rollout.stop_strings if stop_strings is None else stop_strings
     rollout = cut_at_stops(rollout, whole_text(tokenizer), stop_strings, pad_id=tokenizer.pad_id)
-    judged = _judge_rows(setup, score, rollout, [records[i] for i in kept_prompts for _ in range(samples)], samples)
+    judged = judge_rows(setup, score, rollout, [records[i] for i in kept_prompts for _ in range(samples)], samples)
     places = (own_prompts[kept_prompts][:, None] * samples + np.arange(samples)).ravel()
     first = first_failure(judged.result, [r["prompt"] for r in judged.records], judged.completions)
     judged, first = _bring_together(judged, places, count * samples, first)
@@ -83,8 +83,16 @@ def judge(
     return score.finish(judged) if isinstance(score, Rewards) else judged
 
 
-def _judge_rows(setup: Setup, score: Callable, rollout: Rollout, records: list[dict], samples: int) -> Judged:
-    """Decodes and scores rows on the host, one record each."""
+def judge_rows(setup: Setup, score: Callable, rollout: Rollout, records: list[dict], samples: int) -> Judged:
+    """Decodes and scores rows on the host, one record each.
+
+    Args:
+      setup: of the run.
+      score: Rows -> RewardResult.
+      rollout: on the host, its rows ended at stop strings.
+      records: B of them.
+      samples: rows of a prompt, which are neighbours.
+    """
     length = rollout.completion_mask.shape[1]
     tokens = rollout.batch.tokens[:, -length:]
     sampled = [row[mask].tolist() for row, mask in zip(tokens, rollout.completion_mask, strict=True)]

@@ -119,6 +119,11 @@ class Rewards:
         components = dict(sorted((result.components | dict(values) | weighted).items()))  # the order of the pool's
         return result._replace(rewards=total.astype(np.float32), components=components)
 
+    @property
+    def sees_groups(self) -> bool:
+        """Whether a term needs all samples of a prompt."""
+        return any(term.is_group for term in self._terms)
+
     def carried(self) -> dict[str, Any]:
         """What judges have learned, as an item of a checkpoint; {} if none does (Run.carry)."""
         learners = self._judges.learners if self._judges else {}

@@ -15,6 +15,7 @@ Four links have this protocol (`protocol.Link`):
     FlightTrainer(folder, ...)    the trainer's side over the network, with the folder as its write-ahead log
     FlightSampler(address, ...)   a sampler's side over the network
 
+`columns` is within one side: samples as rows whose columns fill one by one, and each task takes those that it can.
 `requests` is for workers that only answer (actors that step environments): bytes in, bytes out, over the network.
 
 A group has a number that is unique in the run. It is trained once, or, if the trainer died before its checkpoint, once

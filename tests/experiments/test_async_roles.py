@@ -10,10 +10,11 @@ import pytest
 
 from configs import grpo_async as async_config
 from experiments import grpo_async
-from experiments.parts import async_beats, async_groups, async_roles, control_roles
+from experiments.parts import async_beats, async_groups, async_roles
+from experiments.parts.async_beats import Ended, Waiting
 from experiments.parts.async_groups import GroupRows
 from experiments.parts.async_links import Secrets, make_link, make_server
-from experiments.parts.async_roles import Ended, Sampler, Trainer, pack
+from experiments.parts.async_roles import Sampler, Trainer, pack
 from experiments.parts.stops import STOPPED
 from rl_jax.flow.requests import answer_requests
 from rl_jax.rollout.lm.requests import Request
@@ -46,17 +47,16 @@ class Link:
         pass
 
 
-def test_an_end_of_before_does_not_end_a_sampler(tmp_path):
-    """Of a trainer that could not be asked when the sampler began: its old word is not a new end."""
+def test_an_end_of_before_ends_nobody():
+    """Of a trainer that could not be asked when this side began: its old word is not a new end."""
     link = Link("before", lost=True)
-    side = Sampler(setup_of(), link, tmp_path)
-    side._ended()
+    waiting = Waiting(link, 60.0)
+    waiting.check()
     link.lost = False
-    side._ended(), side._ended()
+    waiting.check(), waiting.check()
     link.end = "now"
     with pytest.raises(Ended):
-        side._ended()
-    side.close()
+        waiting.check()
 
 
 @pytest.mark.parametrize("address", ["", "grpc://127.0.0.1:0"])
@@ -72,16 +72,15 @@ def test_a_trainer_that_comes_back_has_not_ended(tmp_path, monkeypatch, address)
 
 
 @pytest.mark.parametrize("before", [None, "before"])
-def test_an_end_ends_a_sampler(tmp_path, before):
+def test_an_end_ends_who_waits(before):
     link = Link(before)
-    side = Sampler(setup_of(), link, tmp_path)
-    side._ended()
+    waiting = Waiting(link, 60.0)
+    waiting.check()
     link.lost = True
-    side._ended()
+    waiting.check()
     link.lost, link.end = False, "now"
     with pytest.raises(Ended):
-        side._ended()
-    side.close()
+        waiting.check()
 
 
 class Stop:
@@ -95,6 +94,7 @@ def test_a_stopped_sampler_gives_up_what_it_waits_for_but_not_the_batch_of_all(t
     """SIGTERM to both sides: the trainer may need the batch; it does not need a sampler that waits for weights."""
     stop, asked = Stop(False), []
     side = Sampler(setup_of(timeout_s=5.0), Link(), tmp_path, stop=stop)
+    waiting = side._wait
 
     def look():  # the signal comes while the trainer trains
         asked.append(None)
@@ -102,9 +102,9 @@ def test_a_stopped_sampler_gives_up_what_it_waits_for_but_not_the_batch_of_all(t
         return len(asked) > 5
 
     with pytest.raises(Ended):
-        side._wait(look, "weights")
+        waiting(look, "weights")
     assert side.stopping() and len(asked) == 3
-    assert side._wait_at_once(look, "the others' words") and len(asked) == 6
+    assert waiting.together(look, "the others' words") and len(asked) == 6
     side.close()
 
 
@@ -125,18 +125,16 @@ def test_a_stopped_trainer_ends_where_its_samplers_are_gone(tmp_path, capsys):
     assert end.value.code == STOPPED and "sampler, who are gone" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("kind", [Sampler, control_roles.PolicyWorker])
-def test_a_side_that_began_first_hears_the_end(kind):
+@pytest.mark.parametrize("together", [False, True])
+def test_a_side_that_began_first_hears_the_end(together):
     """What it waited for came at once, so that it never looked for an end while there was none."""
-    side, link = object.__new__(kind), Link(lost=True)
-    side._link, side._config, side._patience, side._watch = link, setup_of().config, 60.0, None
-    side._end = side._last_end()
+    link = Link(lost=True)
+    waiting = Waiting(link, 60.0)
     link.lost = False
-    assert side._wait(lambda: "weights", "weights") == "weights"
+    assert (waiting.together if together else waiting)(lambda: "weights", "weights") == "weights"
     link.end = "now"
-    ended = Ended if kind is Sampler else control_roles.Ended
-    with pytest.raises(ended):
-        side._ended()
+    with pytest.raises(Ended):
+        waiting.check()
 
 
 def test_a_sampler_has_its_folder_for_itself(tmp_path):

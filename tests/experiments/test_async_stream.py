@@ -1,6 +1,7 @@
 """flow.streaming: a step whose parts are trained as they come is the step on the whole batch, on one process or three.
 
-The runs have two samplers under one clock (async_clock): in one process, or each in its own.
+flow.columns: rows that are judged and scored as they end are those of a run without it. The runs have two samplers
+under one clock (async_clock): in one process, or each in its own.
 """
 
 import threading
@@ -11,8 +12,10 @@ import pytest
 
 from experiments import grpo_async
 from experiments.parts import async_check, async_flow
+from experiments.parts import run as run_part
 from experiments.parts.setup import load_params, make_setup
 from rl_jax.runs.logging import read_jsonl
+from tests.experiments import small
 from tests.experiments.shared_programs import share_programs, sharing  # noqa: F401  fixtures
 from tests.experiments.small import kept_signals  # noqa: F401  a fixture
 from tests.experiments.test_async_shares import sample
@@ -70,6 +73,75 @@ def test_two_samplers_and_a_trainer_that_die_inside_a_batch_are_one_process(tmp_
     one, three = (read_jsonl(folder / "metrics.jsonl") for folder in (undisturbed / "run", tmp_path))
     # A sampler counts its own rows only.
     assert [{k: v for k, v in row.items() if not k.startswith("flow/")} for row in one] == three
+
+
+def without(rows, prefix):
+    """The rows of metrics.jsonl, less the metrics with this prefix."""
+    return [{name: value for name, value in row.items() if not name.startswith(prefix)} for row in rows]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("kept_signals")
+def test_rows_that_move_by_their_columns_are_the_same_run(tmp_path, undisturbed, monkeypatch):
+    """AsyncFlow's queue changes when a row is judged and scored, and no bit; also if it is stopped."""
+    grpo_async.run(streamed(undisturbed, dict(columns=True)), tmp_path / "whole")
+    for count in (2, 100):
+        monkeypatch.setattr(run_part.checkpoint, "StopSignal", small.StopAfter(count))
+        grpo_async.run(streamed(undisturbed, dict(columns=True)), tmp_path / "stopped")
+    one, whole, stopped = (undisturbed / "run", tmp_path / "whole", tmp_path / "stopped")
+    for name in ("samples.jsonl", "final.json", "group_view.jsonl", async_flow.LOG):
+        assert (one / name).read_bytes() == (whole / name).read_bytes() == (stopped / name).read_bytes(), name
+    assert (whole / "metrics.jsonl").read_bytes() == (stopped / "metrics.jsonl").read_bytes()
+    rows = read_jsonl(whole / "metrics.jsonl")
+    assert without(rows, "flow/rows/") == read_jsonl(one / "metrics.jsonl")
+    rows = [row for row in rows if row["step"]]
+    assert [row["flow/rows/train_taken"] for row in rows] == [12, 24, 36]
+    for row in rows:
+        ahead = {task: row[f"flow/rows/{task}_taken"] - row["flow/rows/train_taken"] for task in ("judge", "reference")}
+        assert ahead["judge"] == ahead["reference"] + row["flow/rows/reference_waiting"]
+        assert ahead["judge"] >= 3 * row["flow/finished"] and row["flow/rows/judge_waiting"] == 0
+        assert row["flow/rows/reference_waiting"] < 6, "a micro-batch that is full does not wait"
+    early = [row["flow/rows/judge_taken"] - row["flow/rows/train_taken"] - 3 * row["flow/finished"] for row in rows]
+    assert max(early) > 0, "rows are judged before their group has ended"
+    assert rows[0]["flow/rows/reference_taken"] > 12, "rows of later batches are scored by the reference"
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("kept_signals")
+def test_columns_wait_for_what_they_need(tmp_path):
+    """A term that sees groups has whole groups; a reference that moves scores the rows of its own step."""
+    terms = dict(sevens=dict(fn="task", weight=1.0), short=dict(fn="groups.relative_length", weight=0.5))
+    moves = dict(algorithm__reference_schedule=dict(fn="moving_average", rate=0.5), reward__terms=terms)
+    for columns in (False, True):
+        config = streamed(tmp_path, dict(columns=columns, order="drop", eta=1, train_ticks=3), train__steps=2, **moves)
+        grpo_async.run(config, tmp_path / str(columns))
+    for name in ("samples.jsonl", "final.json", "group_view.jsonl", async_flow.LOG):
+        assert (tmp_path / "False" / name).read_bytes() == (tmp_path / "True" / name).read_bytes(), name
+    one, other = (read_jsonl(tmp_path / name / "metrics.jsonl") for name in ("False", "True"))
+    assert one == without(other, "flow/rows/")
+    taken = [{task: row[f"flow/rows/{task}_taken"] for task in ("judge", "reference", "train")} for row in other[1:]]
+    assert [row["reference"] for row in taken] == [row["train"] for row in taken] == [12, 24]
+    assert all(row["judge"] % 3 == 0 for row in taken)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("kept_signals")
+def test_a_trainer_with_columns_that_dies_is_one_process(tmp_path, undisturbed):
+    """Two samplers and a trainer, who dies within a batch: the rows of its queue are those that wait in its link."""
+    config, of_trainer = streamed(undisturbed, dict(columns=True)), [4]
+    sides = [threading.Thread(target=sample, args=(config, tmp_path, index, [])) for index in range(2)]
+    for side in sides:
+        side.start()
+    try:
+        train_to_the_end(config, tmp_path, of_trainer)
+    finally:
+        for side in sides:
+            side.join(600)
+    assert of_trainer == [] and not any(side.is_alive() for side in sides)
+    for name in ("samples.jsonl", "final.json", "group_view.jsonl"):
+        assert (undisturbed / "run" / name).read_bytes() == (tmp_path / name).read_bytes(), name
+    one, three = (read_jsonl(folder / "metrics.jsonl") for folder in (undisturbed / "run", tmp_path))
+    assert without(one, "flow/") == without(three, "flow/")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,101 @@
+"""flow.columns=True: where rows come from, one by one as they end, and the queue in which their columns fill.
+
+RowFlow is what async_flow.Flow is to a run without it, RowTrainer what async_roles.Trainer is. In one process a row is
+in the queue when it has ended, before its group has, and the queue is saved with the rows in flight. Of two processes
+the link carries groups, so a row is there when its group is, while later ones are sampled; all rows of a step are
+trained in it, so nothing is saved: groups that a trainer took and did not train on wait in the link again.
+"""
+
+import contextlib
+import pathlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from experiments.parts.async_flow import Flow
+from experiments.parts.async_groups import GroupRows, table_of_text, text_of_table
+from experiments.parts.async_roles import Trainer, make_flow
+from experiments.parts.run import Run
+from experiments.parts.setup import Setup
+from rl_jax.flow import Link
+from rl_jax.flow.columns import Task, TransferQueue
+
+SAMPLED = ("record", "response", "ended")
+TASKS = {
+    "sampler": Task((), SAMPLED),
+    "admission": Task((), ("version",)),  # of the policy that a row is trained on, once it is sure to be
+    "judge": Task(SAMPLED, ("reward", "judgement")),
+    "reference": Task(SAMPLED, ("ref_log_probs",)),
+    "policy": Task((*SAMPLED, "version"), ("scores",)),
+    "train": Task(("version", "reward", "judgement")),  # and the columns that a step needs
+}
+
+
+class RowFlow(Flow):
+    """A Flow that says which rows have ended, and calls back after each decode call.
+
+    Attributes:
+      queue: TransferQueue of TASKS.
+    """
+
+    def __init__(self, *args, **fields):
+        super().__init__(*args, **fields)
+        self.queue, self._part, self._tell = TransferQueue(TASKS), 1, None  # parts of one group
+
+    def _step(self) -> None:
+        super()._step()
+        if self._tell is not None:
+            self._tell()
+
+    @contextlib.contextmanager
+    def telling(self, tell: Callable[[], None]) -> Iterator[None]:
+        """Calls `tell` after each decode call within."""
+        self._tell = tell
+        try:
+            yield
+        finally:
+            self._tell = None
+
+    def groups(self) -> list[GroupRows]:
+        """Those that were let in and not taken, with the rows that have ended."""
+        return self._groups.groups
+
+    def get_state(self) -> dict[str, Any]:
+        """See Flow; with the queue."""
+        words, tables = self.queue.state()
+        columns = {column: text_of_table(table) for column, table in tables.items()}
+        return super().get_state() | {"queue": words, "columns": columns}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """See Flow. The queue of a run that had none is filled from the rows."""
+        super().set_state(state)
+        if "queue" in state:
+            tables = {column: table_of_text(text) for column, text in state["columns"].items()}
+            self.queue.restore(state["queue"], tables)
+
+
+class RowTrainer(Trainer):
+    """A Trainer that takes its groups one by one.
+
+    Attributes:
+      queue: TransferQueue of TASKS; empty between two steps.
+    """
+
+    def __init__(self, *args, **fields):
+        super().__init__(*args, **fields)
+        self.queue, self._part = TransferQueue(TASKS), 1
+
+    def telling(self, tell: Callable[[], None]) -> contextlib.AbstractContextManager:
+        """See RowFlow; nothing is decoded here."""
+        return contextlib.nullcontext()
+
+    def groups(self) -> list[GroupRows]:
+        """See RowFlow; none."""
+        return []
+
+
+def make_flow_of(
+    setup: Setup, prompts, loop: Run, *, replay: pathlib.Path | None = None, link: Link | None = None
+) -> Flow | Trainer:
+    """What gives a loop its groups, by config.flow.columns. The arguments are those of async_roles.make_flow."""
+    kinds = (RowFlow, RowTrainer) if setup.config.flow.columns else (Flow, Trainer)
+    return make_flow(setup, prompts, loop, replay=replay, link=link, kinds=kinds)

@@ -1,0 +1,81 @@
+"""flow.columns: what a judge says travels row by row, and what cannot be is refused. The runs: test_async_stream."""
+
+import types
+
+import numpy as np
+import pytest
+
+from experiments.parts import async_check
+from experiments.parts.async_columns import ColumnCollector, joined_results, split_results
+from experiments.parts.async_groups import GroupRows
+from experiments.parts.async_rows import TASKS
+from rl_jax.flow.columns import Row, TransferQueue
+from rl_jax.rewards.pool import RewardResult
+from tests.experiments.test_async_stream import streamed
+
+
+def result_of(rewards, failed, timeouts=0, error=None, **components):
+    failed = None if failed is None else np.array(failed)
+    errors = 0 if failed is None else int(failed.sum()) - timeouts
+    columns = {name: np.array(column, np.float32) for name, column in components.items()}
+    return RewardResult(np.array(rewards, np.float32), columns, timeouts, errors, error, failed)
+
+
+def through(results):
+    """The result of the rows of several micro-batches."""
+    rows = [columns for result in results for columns in split_results(result)]
+    return joined_results([Row(number, columns) for number, columns in enumerate(rows)])
+
+
+def same(one, other):
+    for ours, theirs in zip(one, other, strict=True):
+        if isinstance(ours, dict):
+            assert list(ours) == list(theirs)
+        np.testing.assert_equal(ours, theirs)
+
+
+def test_results_are_put_together_as_they_were():
+    """To the bit, with NaN, with names that some rows lack, and counts that add up."""
+    odd = result_of([0.1, np.nan, 1 / 3], [False, False, False], b=[0.1, 2, 3], a=[1, 1, 0.7])
+    same(through([odd]), odd._replace(components=dict(sorted(odd.components.items()))))
+    late = result_of([0.5, 0, 0, 0], [False, True, True, True], 1, "too late", a=[0.3, 0, 0, 0])
+    parts = [result_of([1], [False], c=[2.0]), late]
+    expected = result_of([1, 0.5, 0, 0, 0], [False, False, True, True, True], 1, "too late", a=[0, 0.3, 0, 0, 0])
+    same(through(parts), expected._replace(components=expected.components | {"c": np.float32([2, 0, 0, 0, 0])}))
+    assert through([result_of([1.0], None)]).failed is None
+
+
+def test_rows_come_in_as_they_end_and_go_with_their_group():
+    """A group that is thrown away takes its rows along, also while they are judged."""
+    groups = [GroupRows(number, {"prompt": str(number)}, 2) for number in (3, 5)]
+    ended = types.SimpleNamespace(tokens=np.arange(3, dtype=np.int32), reason="eos")
+    side, begun = object.__new__(ColumnCollector), []
+    side._flow, side._queue, side._size = types.SimpleNamespace(groups=lambda: groups), TransferQueue(TASKS), 2
+    side._chosen, side._forwards, side._begun = [], (), []
+    side._judge = lambda: begun.extend(side._queue.take("judge", 9, at_least=1))
+    groups[0].rows[1] = groups[1].rows[0] = ended
+    side._turn(), side._turn()
+    assert [row.number for row in begun] == side._queue.numbers() == [7, 10]
+    assert begun[0].values["record"] == '{"prompt": "3"}' and begun[0].values["ended"] == "eos"
+    side._begin("judge", begun, lambda: [{"reward": 1.0}, {"reward": 2.0}])
+    groups[1].rows[1] = ended
+    del groups[0]
+    side._turn()
+    assert side._queue.numbers() == [10, 11]
+    side._receive(lambda: False)
+    assert side._queue.ready("train", ("reward",)) == [10], "what was judged of the other is not put"
+
+
+@pytest.mark.parametrize(
+    ("flow", "fields", "words"),
+    [
+        (dict(streaming=False), {}, "flow.streaming=False: its parts are the micro-batches: set it to True"),
+        ({}, dict(packing__mode="packed"), "packing.mode='packed': packed rows are of another shape each time"),
+    ],
+)
+def test_what_cannot_be_scored_row_by_row_is_refused(tmp_path, monkeypatch, flow, fields, words):
+    monkeypatch.setattr("experiments.parts.streaming.couplings", lambda config: [])  # tried on arrays: a second
+    flow = dict(samplers=1) | flow
+    with pytest.raises(ValueError, match=f"flow.columns=True scores rows as they end: {words}"):
+        async_check.checked(streamed(tmp_path, dict(columns=True) | flow, **fields))
+    async_check.checked(streamed(tmp_path, flow, **fields))
