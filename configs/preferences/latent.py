@@ -7,7 +7,8 @@
 Each step samples words at every information set of the game, groups them anew (judge `latent_strategies`), solves the
 game of the groups, and trains on the word of the largest regret before the one of the smallest; words of one group make
 no pair. The reference becomes the policy every 10 steps: an iteration. `eval/strategies/gap` is what both players
-could gain against the policy's moves, .92 if they are even and 0 at an equilibrium; `latent_gap` is the solution's.
+could gain against the policy's moves, .92 if they are even and 0 at an equilibrium; `latent_gap` is the solution's. In
+40 steps of a smaller model they fell from 1.34 to .83 and from .16 to .04 (one seed).
 Departs: the number of groups stays the same, and CFR has tables where the paper has networks. Arguments: `policy`
 (pairs are labelled by the probabilities of the average strategy, sigma(log p_i - log p_j), so that what should be mixed
 stays mixed; ours), `smoke`.
