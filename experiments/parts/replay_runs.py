@@ -23,6 +23,7 @@ from rl_jax.control.replay_types import ReplaySettings, ReplayState, first_memor
 from rl_jax.core.binding import bind
 from rl_jax.core.masked import all_reduce, empty_like, merge
 from rl_jax.core.tracing import traced_once
+from rl_jax.envs import subtasks
 from rl_jax.envs.worlds import docking, restless
 from rl_jax.losses import value_heads
 from rl_jax.models.agents import diffusion, exploration, plans, value_networks
@@ -115,8 +116,8 @@ def build(config, algorithm: dict[str, Any], env: envs.Vector) -> Built:
     return Built(method, exploration.intervened(law, len(space.low)), intervention)
 
 
-# Environments whose actions are combinations, and the vectors of their parts.
-COMBINED = {"probes/restless": restless.action_vectors}
+# Environments whose actions one network reads: combinations of parts, or subtasks; the vectors of them.
+COMBINED = {"probes/restless": restless.action_vectors, "host/subtasks": subtasks.action_vectors}
 
 
 def _choices(config, env: envs.Vector, outputs: int, dueling: bool, enumerated: bool, **layers):

@@ -11,6 +11,8 @@ import numpy as np
 from rl_jax.core.binding import bind
 from rl_jax.envs import protocol
 from rl_jax.envs.protocol import Box, Discrete
+from rl_jax.envs.subtasks import subtasks
+from rl_jax.envs.thoughts import thoughts
 
 
 class HostEnv(Protocol):
@@ -67,7 +69,7 @@ def shuttle(*, length: int = 4, max_steps: int = 40) -> Shuttle:
     return Shuttle(length, max_steps)
 
 
-HOST_WORLDS = {"shuttle": shuttle}
+HOST_WORLDS = {"shuttle": shuttle, "thoughts": thoughts, "subtasks": subtasks}
 
 
 def load_host_env(name: str, **keywords) -> HostEnv:

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from rl_jax import envs
+from rl_jax.envs.adapters.from_host import _Host
 from rl_jax.envs.host_worlds import Shuttle, load_host_env
 
 
@@ -42,6 +44,24 @@ def test_names_and_keywords_are_checked():
         load_host_env("host/shuttle", x=1)
     with pytest.raises(ValueError, match="length=1 must be 2 or more"):
         load_host_env("host/shuttle", length=1)
+
+
+def test_as_a_vector_episodes_begin_anew_and_keep_their_last_observation():
+    """Against the same environments one at a time, with the seeds that the vector draws."""
+    host, seeds = _Host("host/shuttle", 2, dict(max_steps=2)), np.random.default_rng(5)
+    plain = [Shuttle(max_steps=2) for _ in range(2)]
+    begin = lambda env: env.reset(int(seeds.integers(2**31 - 1)))  # noqa: E731
+    np.testing.assert_array_equal(host.reset(5), np.stack([begin(env) for env in plain]))
+    for actions in ([1, 0], [1, 1], [0, 1], [0, 0], [1, 0]):
+        following, last, rewards, terminated, truncated = host.step(np.int32(actions))
+        for i, env in enumerate(plain):
+            shown, reward, over, cut = env.step(actions[i])
+            assert (last[i] == shown).all() and (rewards[i], terminated[i], truncated[i]) == (reward, over, cut)
+            assert (following[i] == (begin(env) if over or cut else shown)).all()
+    vector = envs.load_vector("host/tests.envs.test_host_worlds:made", 3, size=3)
+    assert vector.num_envs == 3 and not vector.pure and vector.action_space.n == 2
+    with pytest.raises(ValueError, match="is no environment"):
+        envs.load_vector("host/nowhere", 1)
 
 
 def made(*, size):
