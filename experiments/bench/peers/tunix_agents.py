@@ -1,8 +1,9 @@
 """Tunix's agentic GRPO learner on the work of experiments.bench.agents_peers: PYTHON tunix_agents.py WORK.json.
 
 PYTHON has `google-tunix==0.1.7`. The model is its own Llama with the work's weights, on one device, which samples and
-trains in turn (off_policy_steps=0). Prints one JSON line. Four things are put in place, each to the peer's advantage:
+trains in turn (off_policy_steps=0). Prints one JSON line. Five things are put in place, each to the peer's advantage:
 
+- Its Llama turns positions by a base of 1,000,000 whatever rope_theta its config has: it gets the work's.
 - Its sampler draws every call with the same key if the config has no seed, so the episodes of a group would be equal:
   each call gets a seed of its own.
 - It gives a turn back without its EOS. The EOS is written with the calculator's answer, so that the model reads what
@@ -13,6 +14,7 @@ trains in turn (off_policy_steps=0). Prints one JSON line. Four things are put i
 
 import copy
 import dataclasses
+import functools
 import itertools
 import json
 import logging
@@ -120,6 +122,7 @@ config = llama3.ModelConfig(
     num_kv_heads=sizes["num_kv_heads"], rope_theta=int(sizes["rope_theta"]), norm_eps=sizes["norm_eps"],
     weight_tying=sizes["tied_head"],
 )  # fmt: skip
+llama3.apply_rope = functools.partial(llama3.apply_rope, rope_theta=config.rope_theta)
 mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]).reshape(1, 1), ("fsdp", "tp"))
 with mesh:
     actor = llama3_params.create_model_from_safe_tensors(work["model"], config, mesh)
