@@ -29,8 +29,8 @@ the web, a repository, TextWorld and users who are language models. Arguments: t
                            its self-critic DPO on recorded episodes: configs/preferences/episodes.py:two_tools,episodes
     `comas`                two rounds of solver (score - 1) / 2, evaluator 1 - that, judge 0 (without a score: 0, 0 and
                            -1), normalized over all tokens, as in its code (arXiv 2510.08529); its agents share one
-                           policy here (its `shared_agents`). `scripted`: a judge who knows; `solver`, `evaluator`: the
-                           only role that learns
+                           policy here (its option shared_agents). `scripted`: a judge who knows; `solver`,
+                           `evaluator`: the only role that learns
     `itool`                tries at tool questions, grown by tree search over turns with the model's confidence in the
                            exploration, as in its code (arXiv 2501.09766), whose best and worst turn after the same
                            tokens are pairs; this run only plays (its rate is 1e-12), then
