@@ -7,6 +7,7 @@ advantages.turns.
 from collections.abc import Sequence
 
 import chex
+import jax
 import jax.numpy as jnp
 
 from rl_jax.advantages.turn_arrays import episodes, moments, normed, spread, state_ids, whole_rows
@@ -62,38 +63,48 @@ def zero_sum(
     turn_score: chex.Array,
     group_size: int,
     roles: Sequence[int] = (1, 2, 3),
-    ddof: int = 0,
     eps: float = 1e-8,
 ) -> chex.Array:
     """CoMAS: a judge's score is the solver's reward, and what is left of 1 the evaluator's.
 
-        s_i = (score_i - 1) / 2,   r = s_i for role 1, 1 - s_i for role 2, the turn's own reward for role 3
-        A_ij = (r_ij - mean) / (std + eps) over all turns of the same role in the batch (REINFORCE++)
+        s = (score - 1) / 2:   r = s for role 1, 1 - s for role 2, 0 for role 3;   without a score  0, 0, -1
+        A = (r - mean) / sqrt(max(var, eps)) over all tokens of the batch that learn (REINFORCE++)
 
-    Each role's advantages are on its own tokens, so `roles` is a mask: with (2,) the evaluator alone learns. The score
-    may be counted in any turn of the row.
-    Source: arXiv 2510.08529 (zero-sum rewards of a pair, REINFORCE++); the map of scores 1 to 3 is our reading.
+    A row may have several rounds of the three roles: a turn's score is the next one that is counted, in it or after it;
+    a turn that no score follows does not learn. With roles=(2,) the evaluator alone learns.
+    Source: arXiv 2510.08529; rewards and normalization as in its code (xxyQwQ/CoMAS, read in the fork wt-2048/comas:
+    marti/verifiers/comas_reward.py, marti/trainers/replay_buffer.py): all samples of an agent, whatever its role in
+    them, are normalized together, token by token.
 
     Args:
       rewards: float [B].
       turns: int32 [B, C].
-      turn_rewards: float [B, C].
+      turn_rewards: float [B, C]; the judge's own reward is -1 in a turn without a score.
       turn_role: float [B, C], 1 (solver), 2 (evaluator) or 3 (judge) on the last token of each turn.
-      turn_score: float [B, C], 1 to 3 on one turn of each row, 0 on the others.
+      turn_score: float [B, C], on the turn that ends a round: 1 to 3, or -1 if it has no score; 0 on the others.
       group_size: G.
       roles: those that learn.
-      ddof: of the std.
-      eps: added to the std.
+      eps: the least variance.
     """
     at = episodes(rewards, turns, turn_rewards, group_size)
     chex.assert_equal_shape([turns, turn_role, turn_score])
-    score = jnp.sum(jnp.where(at.ends, turn_score, 0.0), axis=1, keepdims=True)
-    share = (score - 1.0) / 2.0
+    score = next_one(jnp.where(at.ends, turn_score, 0.0))
     role = jnp.round(turn_role).astype(jnp.int32)
-    earned = jnp.select([role == 1, role == 2], [share + 0.0 * at.rewards, 1.0 - share + 0.0 * at.rewards], at.rewards)
-    learns = at.ends & (score > 0) & jnp.isin(role, jnp.asarray(tuple(roles), jnp.int32))
-    found = moments(jnp.where(learns, earned, 0.0), learns, jnp.clip(role, 0, at.number - 1), at.number, ddof=ddof)
-    return spread(jnp.where(learns, normed(found, eps), 0.0), at)
+    share = (score - 1.0) / 2.0
+    earned = jnp.select([role == 1, role == 2], [share, 1.0 - share], at.rewards)
+    earned = jnp.where((score < 0) & (role < 3), 0.0, earned)
+    learns = at.ends & (score != 0) & jnp.isin(role, jnp.asarray(tuple(roles), jnp.int32))
+    on = spread(learns.astype(earned.dtype), at) > 0
+    one = jnp.zeros_like(turns)
+    found = moments(spread(jnp.where(learns, earned, 0.0), at), on, one, at.number, ddof=0)
+    return normed(found._replace(std=jnp.sqrt(jnp.maximum(jnp.square(found.std), eps))), 0.0)
+
+
+def next_one(x: chex.Array) -> chex.Array:
+    """The first value that is not 0, here or later in the row; 0 if there is none. float [B, C] -> float [B, C]."""
+    width = x.shape[1]
+    place = jax.lax.cummin(jnp.where(x != 0, jnp.arange(width), width), axis=1, reverse=True)
+    return jnp.where(place < width, jnp.take_along_axis(x, jnp.minimum(place, width - 1), axis=1), 0.0)
 
 
 def reward_weighted(

@@ -50,20 +50,34 @@ def test_the_outcome_is_discounted_to_each_round():
         turn_rounds.eapo(totals, **arguments(rows), discount=0)
 
 
-def test_a_pair_shares_one_and_each_role_has_its_own_tokens():
+def zero_sum_loop(rows, roles, scores, learn):
+    """CoMAS's rewards turn by turn, then one mean and std of all tokens that learn. Plain loops."""
+    tokens = []
+    for row, of_row in enumerate(rows):
+        for turn, own in enumerate(of_row):
+            score = next((score for score in scores[row][turn:] if score), None)
+            role = roles[row][turn]
+            if score is None or role not in learn:
+                continue
+            share = (score - 1) / 2
+            paired = {1: share, 2: 1 - share} if score > 0 else {1: 0.0, 2: 0.0}
+            tokens += [(row, place, paired.get(role, own)) for place in np.flatnonzero(TURNS[row] == turn)]
+    found, values = np.zeros(TURNS.shape), np.array([value for *_, value in tokens])
+    for row, place, value in tokens:
+        found[row, place] = (value - values.mean()) / max(values.std(), 1e-4)
+    return found
+
+
+def test_a_pair_shares_one_and_all_tokens_are_normalized_together():
+    """Rows: a judge without a score; a round of two; a round that was cut off; two rounds of two, the last one cut."""
     rows = [[0, 0, -1], [0, 0], [0.0], [0, 0]]
-    roles, scores = [[1, 2, 3], [1, 2], [1], [1, 2]], [[0, 0, 3], [0, 1], [0.0], [0, 2]]
+    roles, scores = [[1, 2, 3], [1, 2], [1], [2, 1]], [[0, 0, -1], [0, 1], [0.0], [3, 0]]
     named = dict(turn_role=jnp.asarray(on_ends(roles)), turn_score=jnp.asarray(on_ends(scores)))
-    totals = jnp.asarray([-1.0, 0, 0, 0])
-    masks = ((1, 2, 3), (2,))
+    totals, masks = jnp.asarray([-1.0, 0, 0, 0]), ((1, 2, 3), (2,))
     credits = jax.jit(lambda: [turn_rounds.zero_sum(totals, **arguments(rows), **named, roles=mask) for mask in masks])
-    found, one = map(np.asarray, credits())
-    solver = np.array([1.0, 0.0, 0.5])  # of rows 0, 1 and 3; row 2 has no score
-    expected = (solver - solver.mean()) / solver.std()
-    np.testing.assert_allclose(found[[0, 1, 3], 1], expected, rtol=1e-5)
-    np.testing.assert_allclose(found[[0, 1, 3], 4], -expected, rtol=1e-5)  # the evaluator: what is left of 1
-    assert (found[2] == 0).all() and found[0, 7] == 0  # a single judge has nothing to be compared with
-    assert (one[:, :3] == 0).all() and one[0, 4] == pytest.approx(found[0, 4])
+    for found, mask in zip(map(np.asarray, credits()), masks, strict=True):
+        np.testing.assert_allclose(found, zero_sum_loop(rows, roles, scores, mask), rtol=1e-5, atol=1e-6)
+    assert (found[2] == 0).all() and (found[3, 3:] == 0).all()  # no score follows
 
 
 def test_the_best_response_of_each_state_is_fitted():

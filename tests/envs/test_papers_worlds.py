@@ -200,20 +200,34 @@ def test_programs():
 
 
 def test_each_role_reads_its_own_prompt():
-    env = begun(attempts.Judged(), {"question": "7+8=", "answer": "15"})
-    steps = spoken(env, "14", "no", "1")
+    question = {"question": "7+8=", "answer": "15"}
+    steps = spoken(begun(attempts.Judged(), question), "14", "no", "1")
     assert [told(step) for step in steps] == ["e7+8=14?\n", "j7+8=14?no\n", ""]
     assert [step.numbers["role"] for step in steps] == [1, 2, 3]
     assert [step.anew for step in steps] == [True, True, False]
     assert [step.numbers["score"] for step in steps] == [0, 0, 1] and sum(step.reward for step in steps) == 0
-    assert spoken(begun(attempts.Judged(), {"question": "7+8=", "answer": "15"}), "15", "ok", "9")[-1].reward == -1
+    last = spoken(begun(attempts.Judged(), question), "15", "ok", "9")[-1]
+    assert last.reward == -1 and last.numbers["score"] == -1  # the judge gave none
+
+
+def test_the_next_round_reads_the_last_discussion():
+    env = begun(attempts.Judged(rounds=2), {"question": "7+8=", "answer": "15"})
+    steps = spoken(env, "15", "no", "9", "15", "ok", "3")
+    assert [told(step) for step in steps[2:]] == ["s7+8=15?no\n", "e7+8=15?\n", "j7+8=15?ok\n", ""]
+    assert [step.numbers["score"] for step in steps] == [0, 0, -1, 0, 0, 3]
+    assert [step.reward for step in steps] == [0, 0, -1, 0, 0, 0]
+    assert [step.done for step in steps] == [False] * 5 + [True]
+    assert [step.numbers["correct"] for step in steps] == [0, 0, 0, 1, 0, 0]  # the last solution
+    with pytest.raises(ValueError, match="rounds=0 must be at least 1"):
+        attempts.Judged(rounds=0)
 
 
 def test_the_scripted_judge_knows():
     for solution, verdict, score in (("15", "no", 3), ("15", "ok", 3), ("1", "no", 1), ("1", "ok", 2)):
-        env = begun(attempts.Judged(judge="scripted"), {"question": "7+8=", "answer": "15"})
-        last = spoken(env, solution, verdict)[-1]
-        assert last.done and last.numbers["score"] == score
+        env = begun(attempts.Judged(judge="scripted", rounds=2), {"question": "7+8=", "answer": "15"})
+        steps = spoken(env, solution, verdict, solution, verdict)
+        assert [step.numbers["score"] for step in steps] == [0, score, 0, score]
+        assert steps[-1].done and told(steps[1]) == f"s7+8={solution}?{verdict}\n"
 
 
 # --- tool_star, multi_turn_guide -------------------------------------------------------------------------------------

@@ -2,10 +2,11 @@
 
 import random
 
+import numpy as np
 import pytest
 
-from rl_jax.experience.trajectory import Trajectory, Turn
-from rl_jax.experience.tree_search import by_uct, paths
+from rl_jax.experience.trajectory import Trajectory, Turn, prompt, sampled
+from rl_jax.experience.tree_search import by_confidence, by_uct, grown, paths
 
 
 def episode(sample, rewards, parent=-1, shared=0, status="done"):
@@ -56,6 +57,29 @@ def test_a_search_finds_the_best_leaf_more_often_than_chance():
                 found.append(episode(number, rewards, point[0] if point else -1, len(begun)))
             solved[name] += any(one.reward == 1 for one in found)
     assert solved["search"] > 1.5 * solved["chance"], solved
+
+
+def spoken(sample, rewards, log_probs, parent=-1, shared=0):
+    """An episode whose turns have these log-probs of their tokens."""
+    spans = [sampled(np.arange(len(row)), np.zeros(len(row)), np.float32(row), 0) for row in log_probs]
+    return episode(sample, rewards, parent, shared)._replace(segments=((prompt([1]), *spans),))
+
+
+def test_the_models_confidence_weighs_the_exploration():
+    """Three answers to the prompt, as many as actions = 2 wants; then V / (n + 1) + c p sqrt(log N / (n + 1))."""
+    logs, rewards = [[-0.1, -0.3], [-2.0], [-1.0]], [0, 1, 0.2]
+    found = [spoken(n, [0, rewards[n]], [logs[n], [-1.0]]) for n in range(3)]
+    tree = grown(found)
+    assert [tree.confidence[n, 0] for n in range(3)] == pytest.approx(np.exp([-0.2, -2.0, -1.0]))
+    for explore in (0.0, 1.0, 5.0):
+        scores = np.array([0, 1, 0.2]) / 2 + explore * np.exp([-0.2, -2.0, -1.0]) * np.sqrt(np.log(3) / 2)
+        assert by_confidence(found, 1, random.Random(0), explore=explore) == [(int(np.argmax(scores)), 1)]
+    assert by_confidence(found, 1, random.Random(0), actions=3) == [None]  # the prompt wants a fourth answer
+    two = by_confidence(found, 2, random.Random(0), explore=0.0)
+    assert two == [(1, 1), (1, 1)]  # 1 / 3 after the first choice is still more than .2 / 2
+    assert len(set(by_confidence(found, 12, random.Random(0), explore=5.0))) > 1  # choices spread
+    with pytest.raises(ValueError, match="actions=-1 must not be below 0"):
+        by_confidence(found, 1, random.Random(0), actions=-1)
 
 
 def test_settings():

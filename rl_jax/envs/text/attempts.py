@@ -111,26 +111,32 @@ class Judged(World):
     "s7+8=" -> "15" (the solver) -> "e7+8=15?" -> "ok" or "no" (the evaluator) -> "j7+8=15?ok" -> "3" (the judge)
 
     Each role reads a prompt of its own and nothing else, in a segment of its own: the loss of a role is masked to its
-    turn. The judge's score of 1 to 3 (did the solution stand against the evaluation) becomes the solver's
-    s = (score - 1) / 2, the evaluator gets 1 - s: together always 1. No turn is paid here: `score` and `role` are
-    counted, and advantages.turn_rounds.zero_sum routes them. With judge="scripted" there are two roles, and a judge who
-    knows the answer: the solution stands if it is right, or if it is wrong and the evaluation says "ok" (nobody
-    objected, half: score 2). numbers: correct (the solution; only measured), role (1, 2, 3), score.
-    CoMAS (arXiv 2510.08529): solutions, evaluations and scores by several agents in a forum, zero-sum rewards of a pair
-    from the score, REINFORCE++ on each agent's own tokens; the map from score to reward and the judge's own reward
-    (here -1 for a malformed score, else 0) are our reading.
+    turn. In a further round the solver reads the last discussion, too: "s7+8=15?ok". No turn is paid here but that of a
+    judge without a score of 1 to 3 (-1): `score` (-1 without one) and `role` are counted, and
+    advantages.turn_rounds.zero_sum routes them: s = (score - 1) / 2 to the solver, 1 - s to the evaluator. With
+    judge="scripted" there are two roles, and a judge who knows the answer: the solution stands if it is right, or if it
+    is wrong and the evaluation says "ok" (nobody objected, half: score 2). numbers: correct (the last solution; only
+    measured), role (1, 2, 3), score.
+    CoMAS (arXiv 2510.08529): solutions, evaluations and scores by several agents, whose parts are drawn anew in each
+    step; rewards and its 2 rounds as in its code (xxyQwQ/CoMAS, read in the fork wt-2048/comas: comas.py in
+    marti/worlds/workflows, marti/verifiers/comas_reward.py). Its agents have weights of their own unless
+    `shared_agents` is set; here they share the policy.
 
     Args:
       judge: "model", or "scripted".
+      rounds: of the roles.
     """
 
     ALPHABET = "0123456789+=?sejkno \n"
     NUMBERS = ("role", "score")
 
-    def __init__(self, *, judge: str = "model"):
+    def __init__(self, *, judge: str = "model", rounds: int = 1):
         if judge not in ("model", "scripted"):
             raise ValueError(f'judge={judge!r} must be "model" or "scripted"')
-        super().__init__(price=0.0, most=3 if judge == "model" else 2)
+        if rounds < 1:
+            raise ValueError(f"rounds={rounds} must be at least 1")
+        self._roles, self._rounds = 3 if judge == "model" else 2, rounds
+        super().__init__(price=0.0, most=self._roles * rounds)
         self._judge, self.rewrites = judge, True
 
     def problems(self, rng: random.Random) -> Iterator[tuple[str, dict]]:
@@ -141,11 +147,12 @@ class Judged(World):
 
     def begin(self, info: dict, dice: random.Random) -> None:
         """Nothing said."""
-        self._question, self._right, self._words = str(info["question"]), str(info["answer"]), []
+        self._question, self._right = str(info["question"]), str(info["answer"])
+        self._words, self._round = [], 0
 
     def state_key(self) -> str:
-        """Who speaks, and what was said."""
-        return "|".join([str(len(self._words)), *self._words])
+        """Who speaks, and what was said in this round."""
+        return "|".join([str(self._round * self._roles + len(self._words)), *self._words])
 
     def right_answer(self) -> str:
         """The solution."""
@@ -153,29 +160,36 @@ class Judged(World):
 
     def score(self) -> float:
         """Of the scripted judge, 1 to 3."""
-        solution, evaluation = self._words
+        solution, evaluation = self._words[:2]
         if solution == self._right:
             return 3.0
         return 1.0 if evaluation == "no" else 2.0
 
     def step(self, said: str) -> Step:
         """The next role's prompt, or the end."""
-        said, role = _plain(said, self.ALPHABET), float(len(self._words) + 1)
+        said, role = _plain(said, self.ALPHABET), len(self._words) + 1
         self._words.append(said)
-        self.turn = len(self._words) - 1
-        correct = float(self._words[0] == self._right) if role == 1 else 0.0
+        self.turn = self._round * self._roles + role - 1
+        last = self._round + 1 == self._rounds
         if role == 1:
-            text = f"e{self._question}{said}?\n"
-            return self.workspace(text, role=role, correct=correct, malformed=float(not said.isdigit()))
-        bad = said not in ("ok", "no")
-        if role == 2 and self._judge == "model":
-            text = f"j{self._question}{self._words[0]}?{said}\n"
-            return self.workspace(text, role=role, malformed=float(bad))
+            counts = dict(role=1.0, correct=float(last and said == self._right), malformed=float(not said.isdigit()))
+            return self.workspace(f"e{self._question}{said}?\n", **counts)
         if role == 2:
-            return self.lost(role=role, score=self.score(), malformed=float(bad))
+            counts = dict(role=2.0, malformed=float(said not in ("ok", "no")))
+            if self._judge == "model":
+                return self.workspace(f"j{self._question}{self._words[0]}?{said}\n", **counts)
+            return self._scored(0.0, **counts, score=self.score())
         known = said in ("1", "2", "3")
-        counts = dict(role=role, score=float(said) if known else 2.0, malformed=float(not known))
-        return self.lost(0.0 if known else -1.0, **counts)
+        counts = dict(role=3.0, score=float(said) if known else -1.0, malformed=float(not known))
+        return self._scored(0.0 if known else -1.0, **counts)
+
+    def _scored(self, reward: float, **counts: float) -> Step:
+        """The next round, whose solver reads this one's discussion; or the end."""
+        solution, evaluation = self._words[:2]
+        self._words, self._round = [], self._round + 1
+        if self._round == self._rounds:
+            return self.lost(reward, **counts)
+        return self.workspace(f"s{self._question}{solution}?{evaluation}\n", reward=reward, **counts)
 
     def expert(self, rng: random.Random) -> str:
         """The solution, whether it is right, and the score that a judge who knows would give."""
