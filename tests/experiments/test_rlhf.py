@@ -18,6 +18,7 @@ from experiments.parts.setup import make_setup
 from experiments.tools import over_optimization
 from rl_jax import grpo, preferences, sft
 from rl_jax.core.types import PolicyBatch, TokenBatch
+from rl_jax.credit import ensembles
 from rl_jax.losses import aggregate
 from rl_jax.models.heads import NAME, make_predict, make_predict_last
 from rl_jax.tasks.arithmetic import ALPHABET
@@ -127,6 +128,22 @@ def test_a_critic_starts_as_the_reward_model(tmp_path):
         wrong = setup._replace(config=with_critic(small_config(tmp_path), **settings))
         with pytest.raises(error, match=said):
             critics.start(wrong, params, num_outputs=1)
+
+
+def test_a_standardised_head_gives_the_rewards_that_are_trained_on():
+    rng = np.random.default_rng(0)
+    hidden, head = rng.normal(size=(5, 3)), dict(kernel=rng.normal(size=(3, 2)), bias=np.array([4.0, -1.0]))
+    moments = dict(means=[2.0, -3.0], stds=[0.5, 0.0])
+    rewards = hidden @ head["kernel"] + head["bias"]
+    found = critics.standardized(head, moments)
+    expected = ensembles.standardized(jnp.asarray(rewards), *(jnp.asarray(moments[name]) for name in ("means", "stds")))
+    np.testing.assert_allclose(hidden @ np.asarray(found["kernel"]) + np.asarray(found["bias"]), expected, rtol=1e-4)
+
+
+def test_the_members_of_an_ensemble_are_of_one_scale():
+    """Bradley-Terry does not say what 0 is: unstandardised, the worst of five would be that of the lowest offset."""
+    for words in ("reward_model", "short,reward_model", "smoke,reward_model"):
+        assert rlhf.get_config(words).algorithm.standardize
 
 
 @pytest.mark.slow
