@@ -10,8 +10,8 @@ reward model is trained on them, and PPO on the reward model: its critic starts 
 policy is in the reward, and the SFT loss on stories is added (ptx). The gold reward is only logged, as `task`.
 Arguments, stages: `candidates`, `reward_model`, `dpo` (on the same rankings, for rto), `ppo` (without a word, too),
 `grpo`. Of the policies, methods: `ensemble` (the worst of five reward models, standardised, trained with --config.seed
-and --workdir), `par` (2502.18770, the reward against ten samples of the reference), `rto` (2404.18922, token rewards of the
-DPO run), `ppo_max` (2307.04964), `pf` (2409.06957, only the best and the worst of a group are trained on), `brme`
+and --workdir), `par` (2502.18770, the reward against ten samples of the reference), `rto` (2404.18922, token rewards of
+the DPO run), `ppo_max` (2307.04964), `pf` (2409.06957, only the best and the worst of a group are trained on), `brme`
 (2409.15360, five reward models). `short` (a fraction of the samples and steps, nothing that holds the policy near its
 start: no KL, no ptx; for the claim configs/papers/rlhf_ensemble.py), `smoke` (seconds, for CI).
 """
