@@ -17,7 +17,8 @@ Tried before: 40 steps of these sizes, evaluated every 10 steps, 3 seeds (docs/p
 peak was higher in two of three; then, of these settings, `single` with the samples and the reward model of seed 100.
 
 Afterwards, with the samples of seed 100 and reward models 100 to 104: all five rate what a policy writes that has
-over-optimised one of them above good stories; so do their mean, worst and UWO (docs/pages/judges.md).
+over-optimised one of them above good stories; so do their mean, worst and UWO. Standardised, with smaller steps and
+a KL of .01, two ensembles ended at .94 and .96, five single models at .51 to .97 (docs/pages/judges.md): no claim yet.
 """
 
 from ml_collections import ConfigDict
