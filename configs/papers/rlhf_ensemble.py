@@ -18,7 +18,7 @@ peak was higher in two of three; then, of these settings, `single` with the samp
 
 Afterwards, with the samples of seed 100 and reward models 100 to 104: all five rate what a policy writes that has
 over-optimised one of them above good stories; so do their mean, worst and UWO. Standardised, with smaller steps and
-a KL of .01, two ensembles ended at .94 and .96, five single models at .51 to .97 (docs/pages/judges.md): no claim yet.
+a KL of .01, three ensembles ended at .86 to .96, five single models at .51 to .97 (docs/pages/judges.md): no claim yet.
 """
 
 from ml_collections import ConfigDict
