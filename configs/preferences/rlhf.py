@@ -9,9 +9,9 @@ Samples of a fine-tuned policy are ranked by the gold reward (a lexicon's), a qu
 reward model is trained on them, and PPO on the reward model: its critic starts from it, the KL to the fine-tuned
 policy is in the reward, and the SFT loss on stories is added (ptx). The gold reward is only logged, as `task`.
 Arguments, stages: `candidates`, `reward_model`, `dpo` (on the same rankings, for rto), `ppo` (without a word, too),
-`grpo`. Of the policies, methods: `ensemble` (the worst of five reward models, trained with --config.seed and
---workdir), `par` (2502.18770, the reward against ten samples of the reference), `rto` (2404.18922, token rewards of the
-DPO run), `ppo_max` (2307.04964), `pf` (2409.06957, only the best and the worst of a group are trained on), `brme`
+`grpo`. Of the policies, methods: `ensemble` (the worst of five reward models, standardised, trained with --config.seed
+and --workdir), `par` (2502.18770, the reward against ten samples of the reference), `rto` (2404.18922, token rewards of
+the DPO run), `ppo_max` (2307.04964), `pf` (2409.06957, only the best and the worst of a group are trained on), `brme`
 (2409.15360, five reward models). `short` (a fraction of the samples and steps, nothing that holds the policy near its
 start: no KL, no ptx; for the claim configs/papers/rlhf_ensemble.py), `smoke` (seconds, for CI).
 """
@@ -53,8 +53,14 @@ def candidates(runs: str, words: set[str]):
 
 
 def reward_model(runs: str, words: set[str]):
-    """A reward model on these rankings, from the policy that was sampled."""
-    return _on_rankings(reward_models.base("reward_model"), runs, words)
+    """A reward model on these rankings, from the policy that was sampled.
+
+    Bradley-Terry does not say what 0 is: eight of them had means from -2.6 to 4.6 where a deviation is 2, and of five
+    the one with the lowest mean was the worst on 9 of 10 texts. Hence their standardised rewards.
+    """
+    config = _on_rankings(reward_models.base("reward_model"), runs, words)
+    config.algorithm.standardize = True
+    return config
 
 
 def dpo(runs: str, words: set[str]):
@@ -98,7 +104,7 @@ def policy(runs: str, words: set[str]):
         config.algorithm.update(kl_coef=0.02)
     else:
         config.train.update(epochs=2)
-        config.algorithm.update(reward_kl=dict(fn="k1"), reward_kl_coef=0.02)
+        config.algorithm.update(reward_kl=dict(fn="k1"), reward_kl_coef=0.01)  # of rewards of deviation 1
         config.algorithm.ptx.coef = 0.1
         ppo_common.with_critic(config, init_from=models[0], optimizer=common.optimizer(learning_rate=1e-3))
     for word in sorted(words & set(METHODS)):
@@ -126,12 +132,14 @@ def ensemble(config, runs: str, models: list[str]) -> None:
 
 def par(config, runs: str, models: list[str]) -> None:
     """sigma(R - r_m), the mean over ten samples of the reference (arXiv 2502.18770)."""
+    config.judge.proxy.standardize = False  # the sigmoid of Bradley-Terry's own rewards is a probability
     config.sample.references = 10
     config.algorithm.shaping = dict(fn="against_references", slope=1.0)
 
 
 def rto(config, runs: str, models: list[str]) -> None:
     """clip(.05 log(dpo / ref), +-.05) on every token, beside the reward model at the end (arXiv 2404.18922)."""
+    config.judge.proxy.standardize = False  # beside rewards of tokens in their own unit
     config.judge.tokens = dict(fn="log_ratio", path=f"{runs}_dpo", reference=config.init_from, beta=0.05, clip=0.05)
     config.algorithm.update(reward_kl_coef=0.01)
 

@@ -2,7 +2,7 @@
 
 import functools
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -24,7 +24,7 @@ def start(setup: Setup, params: Params, *, num_outputs: int) -> tuple[Params, An
     """A critic's first params, with a value head, and their shardings.
 
     A reward model's head becomes the value head if both have one output: the first values are then the rewards that
-    the reward model would give at each token.
+    the reward model would give at each token, standardised if it is used so.
 
     Args:
       setup: of the run.
@@ -92,12 +92,26 @@ def load(setup: Setup, folder: pathlib.Path, like: Params) -> tuple[Params, Para
         raise FileNotFoundError(f"critic.init_from={str(folder)!r} is no run: there is no config.json")
     head = None
     if "reads" in read_json(folder / "config.json").get("algorithm", {}):
-        _, params = load_head(folder, setup.config.mesh)
+        own, params = load_head(folder, setup.config.mesh)
         model = params["model"] if "model" in params else without_reward_head(params)
         head = params.get(REWARD)
+        if head is not None and own.config.algorithm.get("standardize", False):
+            head = standardized(head, read_json(folder / "rewards.json"))
     else:
         model = run_of(setup, folder)[1]
     base = like["base"] if setup.merged else like
     if jax.tree.map(jnp.shape, model) != jax.tree.map(jnp.shape, base):
         raise ValueError(f"critic.init_from={str(folder)!r}: its model has another shape than this run's")
     return ({**like, "base": model} if setup.merged else model), head
+
+
+def standardized(head: Params, moments: Mapping[str, Sequence[float]]) -> Params:
+    """A reward head whose outputs are (r - mean) / std, as rl_jax.credit.ensembles.standardized has it.
+
+    Args:
+      head: kernel float [D, M] and bias float [M].
+      moments: "means" and "stds" of the M outputs; a std of 0 counts as 1.
+    """
+    means, stds = (jnp.asarray(moments[name], jnp.float32) for name in ("means", "stds"))
+    scale = jnp.where(stds > 0, stds, 1.0)
+    return {**head, "kernel": head["kernel"] / scale[None, :], "bias": (head["bias"] - means) / scale}

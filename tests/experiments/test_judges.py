@@ -1,6 +1,7 @@
 """experiments.parts.judges: what each kind of judge says about rows, and the rows that it refuses."""
 
 import json
+import pathlib
 import types
 
 import jax
@@ -108,6 +109,9 @@ def test_several_reward_models_are_an_ensemble(setup, runs):
     found = judges.reward_model(setup, path=both, combine=dict(fn="worst_case"))(rows)
     np.testing.assert_allclose(found.rewards, members[0], rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(found.components["disagreement"], 0, atol=1e-5)
+    (pathlib.Path(runs["rm"]) / "rewards.json").write_text(json.dumps(dict(means=[2.0], stds=[0.5])))
+    apart = judges.reward_model(setup, path=both, combine=dict(fn="worst_case"), standardize=True)(rows)
+    np.testing.assert_allclose(apart.rewards, (members[0] - 2.0) / 0.5, rtol=1e-4, atol=1e-4)
     two = judges.reward_model(setup, path=[runs["other"]], combine=dict(fn="uncertainty_weighted", coef=0.5))(rows)
     model = load_reward_model(runs["other"])
     heads = model._replace(score=model.members).score_texts(PROMPTS, COMPLETIONS)

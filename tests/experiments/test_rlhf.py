@@ -17,6 +17,7 @@ from experiments.parts.setup import make_setup
 from experiments.tools import over_optimization
 from rl_jax import grpo, preferences, sft
 from rl_jax.core.types import PolicyBatch, TokenBatch
+from rl_jax.credit import ensembles
 from rl_jax.losses import aggregate
 from rl_jax.models.heads import NAME, make_predict, make_predict_last
 from rl_jax.tasks.arithmetic import ALPHABET
@@ -128,6 +129,53 @@ def test_a_critic_starts_as_the_reward_model(tmp_path):
             critics.start(wrong, params, num_outputs=1)
 
 
+<<<<<<< HEAD
+=======
+def test_a_standardised_head_gives_the_rewards_that_are_trained_on():
+    rng = np.random.default_rng(0)
+    hidden, head = rng.normal(size=(5, 3)), dict(kernel=rng.normal(size=(3, 2)), bias=np.array([4.0, -1.0]))
+    moments = dict(means=[2.0, -3.0], stds=[0.5, 0.0])
+    rewards = hidden @ head["kernel"] + head["bias"]
+    found = critics.standardized(head, moments)
+    expected = ensembles.standardized(jnp.asarray(rewards), *(jnp.asarray(moments[name]) for name in ("means", "stds")))
+    np.testing.assert_allclose(hidden @ np.asarray(found["kernel"]) + np.asarray(found["bias"]), expected, rtol=1e-4)
+
+
+def test_the_members_of_an_ensemble_are_of_one_scale():
+    """Bradley-Terry does not say what 0 is: unstandardised, the worst of five would be that of the lowest offset."""
+    for words in ("reward_model", "short,reward_model", "smoke,reward_model"):
+        assert rlhf.get_config(words).algorithm.standardize
+
+
+@pytest.mark.slow
+def test_ppo_on_a_reward_model_with_everything(tmp_path):
+    """A judge that reads ids, a critic from it, KL in the reward, the pretraining term; and it resumes."""
+    folder = reward_run(tmp_path / "rm", ALPHABET)
+    fields = dict(
+        reward__function=small.reward(small.sevens),
+        judge={"rm": dict(fn="reward_model", path=folder, retrain_every=1, learning_rate=1e-3)},
+        algorithm__ptx=dict(coef=0.1, split="sft_train"),
+        algorithm__reward_kl_coef=0.05,
+        train__steps=2,
+        train__minibatches=2,
+        checkpoint__every=1,
+    )
+    config = with_critic(small_config(tmp_path, **fields), init_from=folder)
+    ppo.run(config, tmp_path / "whole")
+    rows = metrics_of(tmp_path / "whole")
+    assert rows[0]["eval/task"] == rows[0]["eval/task"] and "eval/rm" in rows[0]
+    for row in rows[1:]:
+        assert row["reward/mean"] == row["reward/rm"] != row["reward/task"]
+        assert 1.0 < row["ptx/loss"] < 5.0 and np.isfinite(row["value/loss"])
+        assert row["judge/rm/loss"] > 0
+    shutil.copytree(tmp_path / "whole", tmp_path / "parts")  # the second step again
+    shutil.rmtree(tmp_path / "parts/checkpoints/2")
+    (tmp_path / "parts/final.json").unlink()
+    ppo.run(config, tmp_path / "parts")
+    assert metrics_of(tmp_path / "parts")[-1] == rows[-1]
+
+
+>>>>>>> s2
 def test_the_rows_that_are_trained_on_are_drawn_by_their_rewards(tmp_path):
     config = small_config(tmp_path, algorithm__row_selection=dict(fn="best_worst"), sample__group_size=4)
     rewards = np.array([0, 1, 2, 3, 5, 4, 5, 5], np.float32)

@@ -45,6 +45,7 @@ def reward_model(
     *,
     path: str | Sequence[str],
     combine: Mapping[str, Any] | None = None,
+    standardize: bool | None = None,
     rows: str = "",
     batch_size: int = 64,
     retrain_every: int = 0,
@@ -56,6 +57,7 @@ def reward_model(
       setup: of the run.
       path: workdir of a run of experiments.reward_model, or several.
       combine: dict(fn=...) of rl_jax.credit.ensembles: mean, worst_case, uncertainty_weighted, ...; None: as trained.
+      standardize: whether each member has mean 0 and deviation 1 on its held-out responses; None: as trained.
       rows: "tokens", the sampled ids as they are; "texts", encoded again with an EOS, as the model was trained; "":
         tokens if the tokenizer is the same.
       batch_size: rows per forward pass.
@@ -69,7 +71,7 @@ def reward_model(
     """
     folders = folders_of(path, "reward_model")
     combine = None if combine is None else dict(combine)
-    model = load_reward_model(folders, combine, setup.config.mesh)
+    model = load_reward_model(folders, combine, setup.config.mesh, standardize)
     mode = mode_of(setup, model.tokenizer, rows, f"the reward model {folders[0]}")
 
     if retrain_every and model.config.algorithm.reads == "log_ratio":

@@ -93,15 +93,18 @@ def _compiled(score: Callable) -> Callable:
 
 
 def load_reward_model(
-    workdirs: str | pathlib.Path | Sequence, combine: dict | None = None, mesh: str | None = None
+    workdirs: str | pathlib.Path | Sequence,
+    combine: dict | None = None,
+    mesh: str | None = None,
+    standardize: bool | None = None,
 ) -> RewardModel:
     """Loads a finished run of experiments.reward_model, or several runs as an ensemble.
 
     Args:
       workdirs: one folder or several. Several must have one architecture; their params are stacked.
-      combine: {"fn": ...} of rl_jax.credit.ensembles, replaces the first config's. Members are standardised first if
-        the first config says so.
+      combine: {"fn": ...} of rl_jax.credit.ensembles, replaces the first config's.
       mesh: to place the params on, "data:2,fsdp:2"; "" is one device, None the first run's own.
+      standardize: whether the members are standardised first; None: as the first config says.
 
     Returns:
       RewardModel.
@@ -126,8 +129,9 @@ def load_reward_model(
     def all_members(params: Params, batch: TokenBatch) -> chex.Array:
         rewards = jax.vmap(members, in_axes=(0, None))(params, batch)  # [runs, B, members of a run]
         rewards = jnp.moveaxis(rewards, 0, 1).reshape(batch.tokens.shape[0], -1)
-        return ensembles.standardized(rewards, means, stds) if config.algorithm.standardize else rewards
+        return ensembles.standardized(rewards, means, stds) if standardize else rewards
 
+    standardize = config.algorithm.standardize if standardize is None else standardize
     fn = bind(combine or config.algorithm.combine.to_dict(), ensembles)
     means, stds = (jnp.concatenate([other.moments[name] for other in result]) for name in ("means", "stds"))
 
