@@ -129,8 +129,6 @@ def test_a_critic_starts_as_the_reward_model(tmp_path):
             critics.start(wrong, params, num_outputs=1)
 
 
-<<<<<<< HEAD
-=======
 def test_a_standardised_head_gives_the_rewards_that_are_trained_on():
     rng = np.random.default_rng(0)
     hidden, head = rng.normal(size=(5, 3)), dict(kernel=rng.normal(size=(3, 2)), bias=np.array([4.0, -1.0]))
@@ -147,35 +145,6 @@ def test_the_members_of_an_ensemble_are_of_one_scale():
         assert rlhf.get_config(words).algorithm.standardize
 
 
-@pytest.mark.slow
-def test_ppo_on_a_reward_model_with_everything(tmp_path):
-    """A judge that reads ids, a critic from it, KL in the reward, the pretraining term; and it resumes."""
-    folder = reward_run(tmp_path / "rm", ALPHABET)
-    fields = dict(
-        reward__function=small.reward(small.sevens),
-        judge={"rm": dict(fn="reward_model", path=folder, retrain_every=1, learning_rate=1e-3)},
-        algorithm__ptx=dict(coef=0.1, split="sft_train"),
-        algorithm__reward_kl_coef=0.05,
-        train__steps=2,
-        train__minibatches=2,
-        checkpoint__every=1,
-    )
-    config = with_critic(small_config(tmp_path, **fields), init_from=folder)
-    ppo.run(config, tmp_path / "whole")
-    rows = metrics_of(tmp_path / "whole")
-    assert rows[0]["eval/task"] == rows[0]["eval/task"] and "eval/rm" in rows[0]
-    for row in rows[1:]:
-        assert row["reward/mean"] == row["reward/rm"] != row["reward/task"]
-        assert 1.0 < row["ptx/loss"] < 5.0 and np.isfinite(row["value/loss"])
-        assert row["judge/rm/loss"] > 0
-    shutil.copytree(tmp_path / "whole", tmp_path / "parts")  # the second step again
-    shutil.rmtree(tmp_path / "parts/checkpoints/2")
-    (tmp_path / "parts/final.json").unlink()
-    ppo.run(config, tmp_path / "parts")
-    assert metrics_of(tmp_path / "parts")[-1] == rows[-1]
-
-
->>>>>>> s2
 def test_the_rows_that_are_trained_on_are_drawn_by_their_rewards(tmp_path):
     config = small_config(tmp_path, algorithm__row_selection=dict(fn="best_worst"), sample__group_size=4)
     rewards = np.array([0, 1, 2, 3, 5, 4, 5, 5], np.float32)
