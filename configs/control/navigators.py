@@ -8,8 +8,8 @@ your own. The shipped ones are scripted. Arguments: `rlot` (the default; arXiv 2
 DQN with two heads, 1510 weights, on seven marks that the model gives its own step, paid the process reward and at the
 end the answer; its code's numbers, but for a larger replay (4096 steps, not 500) and a smaller rate (.003, not .01,
 with which returns swing). `rlap` (arXiv 2505.11893, rl_jax.envs.subtasks): one network reads (subtask, state) and
-gives one number; no double target, draws by the size of the error, gamma .5 and one update per four subtasks as in
-its code, Adam instead of SGD. `smoke`: seconds, for CI.
+gives one number; no double target, draws by the size of the error and gamma .5 as in its code;
+one update per four steps (its code: per episode), Adam instead of SGD. `smoke`: seconds, for CI.
 """
 
 import math

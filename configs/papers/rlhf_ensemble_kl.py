@@ -8,9 +8,9 @@ each model an offset of its own, and the worst of five would be the one with the
 the KL in the reward. Seed s has reward model s, or s to s + 4 (modulo 8). `after` is the gold reward of 64 held-out
 prompts at the end, `lost` what of the best evaluation is gone by then (about .05 by construction, for both arms).
 
-Tried before, with samples and reward models 100 to 104: these settings on three seeds, where the last gold reward was
-.94, .86 and .96 with five models and .97, .88 and .51 with one (docs/pages/judges.md); steps of 1e-3, one run, which
-collapsed. The statements were written before the seeds below were run.
+Tried before, with samples and reward models 100 to 104: these settings, where the last gold reward was .94, .86 and .96
+with five models (three seeds) and .97, .88, .75, .65 and .51 with one (docs/pages/judges.md); steps of 1e-3, one run,
+which collapsed. The statements were written before the seeds below were run, and those say the opposite.
 """
 
 from ml_collections import ConfigDict

@@ -32,6 +32,8 @@ def get_config(arg: str | None = None):
         raise ValueError(f"choose one stage, not {len(stages)}: {', '.join(stages)}")
     if words & set(METHODS) and stages[0] not in ("ppo", "grpo"):
         raise ValueError(f"{', '.join(sorted(words & set(METHODS)))}: methods are of the stages ppo and grpo")
+    if words & {"par", "rto"} and words & {"ensemble", "brme"}:
+        raise ValueError("par and rto take raw rewards, ensemble and brme standardised ones: choose one of them")
     runs = "runs/smoke_rlhf" if smoke else "runs/rlhf"
     makers = {"candidates": candidates, "reward_model": reward_model, "dpo": dpo}
     config = makers.get(stages[0], policy)(runs, words)
@@ -133,6 +135,7 @@ def ensemble(config, runs: str, models: list[str]) -> None:
 def par(config, runs: str, models: list[str]) -> None:
     """sigma(R - r_m), the mean over ten samples of the reference (arXiv 2502.18770)."""
     config.judge.proxy.standardize = False  # the sigmoid of Bradley-Terry's own rewards is a probability
+    config.algorithm.update(reward_kl_coef=0.02)  # of rewards in [0, 1]
     config.sample.references = 10
     config.algorithm.shaping = dict(fn="against_references", slope=1.0)
 

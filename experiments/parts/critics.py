@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from experiments.parts.judges.base import run_of
+from experiments.parts.judges.table import specs_of
 from experiments.parts.judges.trained import load_head
 from experiments.parts.setup import Setup
 from experiments.parts.training import trained_model
@@ -95,14 +96,27 @@ def load(setup: Setup, folder: pathlib.Path, like: Params) -> tuple[Params, Para
         own, params = load_head(folder, setup.config.mesh)
         model = params["model"] if "model" in params else without_reward_head(params)
         head = params.get(REWARD)
-        if head is not None and own.config.algorithm.get("standardize", False):
-            head = standardized(head, read_json(folder / "rewards.json"))
+        if head is not None and _is_standardized(setup, folder, own):
+            moments = read_json(folder / "rewards.json")
+            alone = head["kernel"].shape[1] == len(moments["means"])  # one output a member, not a distribution's bins
+            head = standardized(head, moments) if alone else None
     else:
         model = run_of(setup, folder)[1]
     base = like["base"] if setup.merged else like
     if jax.tree.map(jnp.shape, model) != jax.tree.map(jnp.shape, base):
         raise ValueError(f"critic.init_from={str(folder)!r}: its model has another shape than this run's")
     return ({**like, "base": model} if setup.merged else model), head
+
+
+def _is_standardized(setup: Setup, folder: pathlib.Path, own: Setup) -> bool:
+    """Whether this reward model's rewards are standardised in this run: as its judge says, else as it was trained."""
+    if not (folder / "rewards.json").is_file():  # a model of steps has no moments
+        return False
+    for spec in specs_of(setup.config).values():
+        paths = spec.get("path", ())
+        if str(folder) in ((paths,) if isinstance(paths, str) else paths) and spec.get("standardize") is not None:
+            return bool(spec["standardize"])
+    return bool(own.config.algorithm.get("standardize", False))
 
 
 def standardized(head: Params, moments: Mapping[str, Sequence[float]]) -> Params:

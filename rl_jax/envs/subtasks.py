@@ -11,8 +11,9 @@ network.enumerated. Source: arXiv 2505.11893 and its code (Ding-Papa/RLAP-code),
 Departs: Q reads hashed runs of words (`bag`) where the paper's Actor is a pretrained encoder with a head of one number.
 A slot that is already filled may be chosen again, which changes and pays nothing, so it is never the best. A reply of
 several values leads to a state s'_k for each: the target has the mean over them there, one of them at random here,
-whose expectation is that mean. The texts and the model of the shipped config, `events`, are made up; one's own are a
-function that returns a Reader.
+whose expectation is that mean. The slots are these four for every text, where its code
+takes those of the event's schema. The texts and the model of the shipped config, `events`, are made up; one's own are a
+function that returns a Reader of the same slots.
 """
 
 import itertools
@@ -75,6 +76,8 @@ class Subtasks:
     def reset(self, seed: int) -> np.ndarray:
         """Starts the text of this seed. Returns the state's bag of words, float32 [size]."""
         self.text, self.reference = self.reader.problem(seed)
+        if set(self.reference) != set(SLOTS):
+            raise ValueError(f"host/subtasks: the reference has {sorted(self.reference)}, not the slots {SLOTS}")
         self.filled: dict[str, str] = {}
         self._time, self._dice = 0, random.Random(seed)
         return bag(self.state(), self.size)

@@ -60,13 +60,15 @@ class BlackBox(NamedTuple):
 
 def marks_of(reply: str) -> np.ndarray:
     """The marks that a reply gives, 0 for those that it leaves out: float32 [7], in [0, 1]."""
-    found = [re.search(rf"{name}\D*([0-3])", reply) for name in MARKS]
+    between = r"(?:(?![ABC][1-3])[:=\[a-zA-Z\s])*"  # and no other mark's name
+    found = [re.search(rf"{name}{between}([0-3])(?![0-9])", reply) for name in MARKS]
     return np.asarray([int(match.group(1)) / 3 if match else 0.0 for match in found], np.float32)
 
 
 def listed(reply: str) -> list[str]:
-    """The parts of a reply that lists some with "###"; the whole reply as one part if it has none."""
-    return [part.strip() for part in reply.split("###") if part.strip()] or [reply]
+    """The parts of a reply that lists some with "###", without what it says before; the whole reply if it has none."""
+    _, marked, rest = reply.partition("###")
+    return [part.strip() for part in rest.split("###") if marked and part.strip()] or [reply]
 
 
 class Thoughts:
@@ -112,7 +114,7 @@ class Thoughts:
         return self._marks, reward, False, False
 
     def _answered(self) -> tuple[np.ndarray, float, bool, bool]:
-        self.reply = self._ask("answer").rpartition("answer is")[2].strip(" .")
+        self.reply = self._ask("answer").rpartition("answer is")[2].strip(" .:\n\t")
         return self._marks, float(self.reply == self.right), True, False
 
     def _ask(self, request: str, of: str = "", more: Sequence[str] = ()) -> str:
@@ -133,7 +135,7 @@ class Thoughts:
     def _debate(self) -> str:
         """Plans, the best of which is followed; the first one if the model names none."""
         plans = listed(self._ask("plans"))
-        named = re.search(r"[Pp]lan\s*([0-9]+)", self._ask("compare", " ".join(plans)))
+        named = re.search(r"promising plan is\s*[Pp]lan\s*\[?([0-9]+)", self._ask("compare", " ".join(plans)))
         index = int(named.group(1)) - 1 if named else 0
         return self._ask("follow", plans[index if 0 <= index < len(plans) else 0])
 

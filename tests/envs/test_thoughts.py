@@ -124,3 +124,27 @@ def test_names_and_a_model_of_ones_own():
 def made():
     """A BlackBox of one's own."""
     return BlackBox(lambda text: "no", lambda problem, steps: 0.75, lambda seed: ("?", ""))
+
+
+def test_replies_of_real_models_are_read():
+    """Words before a list, comparisons before the choice, marks that are left out, a line's end after the answer."""
+    assert thoughts.listed("Here are two plans:\n### Plan1: up ### Plan2: down") == ["Plan1: up", "Plan2: down"]
+    assert thoughts.listed("Plan1: up") == ["Plan1: up"]
+    np.testing.assert_allclose(thoughts.marks_of("A1=N/A, A2=3 A3=- B1=3 B2= C1=1"), [0, 1, 0, 1, 0, 1 / 3, 0])
+    said = {
+        "plans": "### Plan1: a ### Plan2: b ### Plan3: c",
+        "compare": "Plan1 is slow and Plan2 errs. The most promising plan is Plan3",
+        "answer": "The answer is 42.\n",
+    }
+    heard = []
+
+    def ask(text):
+        heard.append(text)
+        return next((reply for name, reply in said.items() if thoughts.REQUESTS[name] in text), "no")
+
+    box = thoughts.BlackBox(ask, lambda problem, steps: 0.5, lambda seed: ("x", "42"))
+    world = thoughts.Thoughts(box)
+    world.reset(0)
+    world.step(thoughts.BLOCKS.index("debate"))
+    assert any(text.endswith("Plan3: c") for text in heard)
+    assert world.step(thoughts.BLOCKS.index("terminate"))[1:] == (1.0, True, False)

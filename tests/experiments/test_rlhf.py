@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from ml_collections import ConfigDict
 
 from configs import ppo_common
 from configs.preferences import process_rewards, rlhf
@@ -269,3 +270,23 @@ def test_over_optimisation_is_the_gold_reward_that_is_lost(tmp_path):
     assert over_optimization.correlations({"b": more}).endswith("| b | -0.90 | - | -1.00 |\n")
     with pytest.raises(ValueError, match="nowhere: no row .* give a run with config.judge"):
         over_optimization.points_of(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("asked, expected", [(None, True), (False, False)])
+def test_a_critic_is_standardised_where_its_judge_is(tmp_path, asked, expected):
+    folder = tmp_path / "rm"
+    folder.mkdir()
+    own = types.SimpleNamespace(config=rlhf.get_config("reward_model"))
+    spec = dict(fn="reward_model", path=str(folder)) | ({} if asked is None else {"standardize": asked})
+    setup = types.SimpleNamespace(config=ConfigDict({"judge": {"proxy": spec}}))
+    assert not critics._is_standardized(setup, folder, own)  # a model of steps has no moments
+    (folder / "rewards.json").write_text("{}")
+    assert critics._is_standardized(setup, folder, own) is expected
+
+
+def test_raw_and_standardised_rewards_are_not_asked_for_together():
+    for words in ("ensemble,par", "rto,brme"):
+        with pytest.raises(ValueError, match="par and rto take raw rewards"):
+            rlhf.get_config(words)
+    assert rlhf.get_config("par").judge.proxy.standardize is False
+    assert rlhf.get_config("par").algorithm.reward_kl_coef == 0.02
