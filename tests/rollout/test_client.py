@@ -33,6 +33,7 @@ class FakeSocket:
 
     def settimeout(self, seconds):
         assert seconds > 0
+        self.seconds = getattr(self, "seconds", seconds)  # the first, before anything is sent
 
     def shutdown(self, how):
         pass
@@ -82,7 +83,7 @@ def ask(monkeypatch):
 
         made._connection = Connection
         try:
-            return sock, made.post_all([{"prompt": [1]}], [max_bytes])[0]
+            return sock, made.post_all([{"prompt": [1]}], max_bytes and [max_bytes])[0]
         except (RuntimeError, OSError) as error:
             return sock, error
 
@@ -94,6 +95,8 @@ def test_an_answer_in_pieces_is_read(ask):
     assert found == {"a": 1} and sock.closed
     assert ask([OK + b"Transfer-Encoding: chunked\r\n\r\n3\r\n[1,\r\n", b"2\r\n2]\r\n0\r\n\r\n"])[1] == [1, 2]
     assert ask([OK + b"Connection: close\r\n\r\n[3]"])[1] == [3]
+    sock, found = ask([OK + b"Connection: close\r\n\r\n[3]"], max_bytes=None)  # MAX_BODY then
+    assert found == [3] and sock.seconds == 100.0
 
 
 ENDLESS = {

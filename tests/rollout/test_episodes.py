@@ -145,7 +145,7 @@ def test_log_probs_are_the_scores_of_the_rows():
 def example():
     """Two segments; a failed episode; one that ended at a limit."""
     first = (t.prompt([5, 6]), t.sampled([7, 2], [-0.5, -0.1], version=3), t.given("observation", [8, 9]))
-    second = (t.prompt([5, 6, 9]), t.sampled([2, 1], [-0.25, -0.75], version=5))
+    second = (t.prompt([5, 6, 9]), t.sampled([2, 1], [-0.25, -0.75], [-0.5, -1.5], version=5))
     turns = (t.Turn(-0.5, "a"), t.Turn(1.0, "b"))
     failed = (t.prompt([4]), t.sampled([3], [-1.0]))
     return [
@@ -165,6 +165,7 @@ def test_rows_of_trajectories():
     assert rollout.turns.numbers[0].tolist() == [0, 0, -1, -1, -1, -1, -1, 1, 1, -1]
     assert rollout.turns.rewards[0].tolist() == [0, -0.5, 0, 0, 0, 0, 0, 0, 1, 0]
     assert rollout.sampled_log_probs[0].tolist() == [-0.5, np.float32(-0.1), 0, 0, 0, 0, 0, -0.25, -0.75, 0]
+    assert rollout.raw_log_probs[0].tolist() == [-0.5, np.float32(-0.1), 0, 0, 0, 0, 0, -0.5, -1.5, 0]
     assert rollout.versions[0].tolist() == [3, 3, 6, 6, 6, 6, 6, 5, 5, 6]
     np.testing.assert_array_equal(rollout.completion_mask, rollout.turns.numbers >= 0)
     states = rollout.turns.state_keys
