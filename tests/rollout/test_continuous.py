@@ -1,6 +1,7 @@
 """rollout/continuous.py: the same rows as the lockstep engine's, whatever the slots, the order and the disturbance."""
 
 import functools
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -336,3 +337,9 @@ def test_senseless_requests_are_named_and_nothing_is_queued(fields, message):
     with pytest.raises(ValueError, match=message):
         engine.submit([good, good._replace(**dict(index=1) | fields)], jax.random.key(0))
     assert engine.idle
+
+
+def test_more_tokens_than_columns_are_refused():
+    few = SimpleNamespace(_completion_length=4)
+    with pytest.raises(ValueError, match="max_tokens=5 is above completion_length=4"):
+        ContinuousGenerate.__call__(few, None, None, None, None, max_tokens=np.array([3, 5]))

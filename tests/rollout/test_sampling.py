@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rl_jax.rollout.lm.sampling import Sampling, draw, sample, sampled_log_softmax, take_log_probs
+from rl_jax.rollout.lm.sampling import Sampling, _width, draw, sample, sampled_log_softmax, take_log_probs
 from rl_jax.training import sharding
 
 
@@ -230,3 +230,9 @@ def test_logits_that_are_split_over_devices_are_sampled_from_where_they_are(voca
     gathered = re.findall(r"f32\[(\d+(?:,\d+)*)\]\S* all-gather", compiled.as_text())
     whole = [shape for shape in gathered if math.prod(map(int, shape.split(","))) >= 8 * vocab_size]
     assert bool(whole) != split
+
+
+def test_blocks_of_a_split_vocabulary_divide_each_devices_share():
+    """About sqrt(V), a power of two; of 1000 tokens on 4 devices each has 250, which 2 divides and 4 does not."""
+    found = [_width(size, shards) for size, shards in ((512, 1), (512, 4), (1000, 1), (1000, 4), (96, 4))]
+    assert found == [32, 32, 32, 2, 8]

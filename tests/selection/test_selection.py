@@ -74,6 +74,8 @@ def test_ranking_is_the_whole_list_by_falling_reward():
 
 
 def test_data_first_is_the_last_candidate_before_a_sample():
+    with pytest.raises(ValueError):
+        pair_selection.data_first(many()[:, :1], KEY)
     found = pair_selection.data_first(many(), KEY).indices[:, 0]
     assert (found[:, 0] == 3).all()
     np.testing.assert_allclose(np.bincount(found[:, 1]) / 4000, np.full(3, 1 / 3), atol=0.03)
@@ -235,6 +237,8 @@ def test_soup():
     np.testing.assert_allclose(found["a"], [1.5, 3.0])
     with pytest.raises(ValueError, match="need as many weights that sum to 1"):
         reference_policy.soup([params(1.0), params(2.0)], [0.5, 0.6])
+    with pytest.raises(ValueError, match="sum to 1, got"):
+        reference_policy.soup([params(1.0), params(2.0)], [0.5, 0.4])
 
 
 MODEL = make_transformer(
