@@ -157,6 +157,8 @@ def test_win_rates_by_hand():
     sigma = lambda x: 1 / (1 + np.exp(-x / 2.0))  # noqa: E731
     expected = [(0.5 + sigma(-1) + sigma(-3)) / 3, (sigma(1) + 0.5 + sigma(-2)) / 3, (sigma(3) + sigma(2) + 0.5) / 3]
     np.testing.assert_allclose(found[0], expected, rtol=1e-6)
+    found = candidate_values.win_rate(jnp.array([[0.0, 0.5, 1.5]]), jnp.zeros((1, 0)))  # temperature 1
+    np.testing.assert_allclose(found[0], expected, rtol=1e-6)
     np.testing.assert_allclose(
         candidate_values.win_rate(REWARDS, REWARDS).mean(axis=1), 0.5, atol=1e-6
     )  # a zero-sum game
