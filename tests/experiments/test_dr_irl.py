@@ -1,7 +1,6 @@
-"""DR-IRL (arXiv 2503.18991): the loss of demonstrations, the scale, the judge that has both. A run: test_grace.py."""
+"""DR-IRL (arXiv 2503.18991): its scale and its judge. The loss: test_reward_model.py. A run: test_grace.py."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -9,34 +8,10 @@ from experiments.parts import judges
 from experiments.parts.judges import base
 from experiments.parts.setup import make_setup
 from rl_jax.credit.difficulty import difficulty_scale
-from rl_jax.losses.reward_model.demonstrations import inverse_rl
 from rl_jax.models import heads
 from tests.experiments import small
 from tests.experiments.judge_runs import model_run
 from tests.experiments.test_judges import LENGTH, judged_rows
-
-
-def test_inverse_rl_is_the_gap_and_a_decay():
-    rng = np.random.default_rng(0)
-    rewards = np.float32(rng.normal(size=(5, 4)))
-    present = np.array([[1, 1, 1, 1], [1, 1, 0, 0], [0, 1, 1, 1], [1, 0, 0, 0], [1, 0, 1, 1]], bool)
-    expected, live = np.zeros(5), []
-    for i, (row, here) in enumerate(zip(rewards, present, strict=True)):
-        samples = [r for r, there in zip(row[1:], here[1:], strict=True) if there]
-        live.append(bool(here[0] and samples))
-        if live[-1]:
-            expected[i] = np.mean([r + 0.15 * r**2 for r in samples]) - row[0] + 0.15 * row[0] ** 2
-    found = inverse_rl(jnp.asarray(np.where(present, rewards, np.nan)), jnp.asarray(present), decay=0.3)
-    assert found.live.tolist() == live == [True, True, False, False, True]
-    np.testing.assert_allclose(found.loss, expected, rtol=1e-5)
-    slope = jax.grad(lambda x: inverse_rl(x, jnp.asarray(present), decay=0.3).loss.sum())(jnp.asarray(rewards))
-    np.testing.assert_allclose(slope[0, 0], -1 + 0.3 * rewards[0, 0], rtol=1e-5)
-    np.testing.assert_allclose(slope[1, 1], 1 + 0.3 * rewards[1, 1], rtol=1e-5)
-    assert not np.asarray(slope)[~present].any() and not np.asarray(slope)[2].any()
-    # Rewards that nothing ties together go to 1 / decay and -1 / decay.
-    best = jnp.array([[2.0, -2.0]])
-    there = jnp.ones((1, 2), bool)
-    np.testing.assert_allclose(jax.grad(lambda x: inverse_rl(x, there, decay=0.5).loss.sum())(best), 0, atol=1e-6)
 
 
 def test_the_scale_of_difficulty():

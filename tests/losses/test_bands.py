@@ -86,6 +86,9 @@ def test_a_hinge_is_open_inside_and_pulls_outside():
     np.testing.assert_allclose(found, np.where(mask, -10.0 * (0.3 - 0.1) / 4, 0.0), rtol=1e-5)  # a mean over tokens
     half = jax.grad(lambda x: 10.0 / 2 * jnp.maximum(jnp.sum(jnp.where(mask, old - x, 0)) / 4 - 0.1, 0) ** 2)(outside)
     np.testing.assert_allclose(found, half, rtol=1e-5)
+    out = hinged.hinged(jnp.where(mask, outside, jnp.nan), old, advantages, mask)
+    np.testing.assert_allclose(out.ratio, np.where(mask, np.exp(-0.3), 1.0), rtol=1e-5)
+    assert not np.any(out.clipped_low | out.clipped_high)
     parts = add(loss(outside, slice(0, 1)), loss(outside, slice(1, 2)))
     np.testing.assert_allclose(parts.value(), loss(outside).value(), rtol=1e-5)  # equal hinges add up
 

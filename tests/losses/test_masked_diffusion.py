@@ -77,6 +77,9 @@ def test_masks_have_the_same_expectation_of_each_set(how):
     if how == "count":  # three draws of three positions: every number of masks once, in each row
         numbers = np.sort(masked.sum(1).reshape(-1, 3), axis=1)
         assert np.all(numbers == [1, 2, 3]) and np.allclose(weights, LENGTH / masked.sum(1))
+    else:  # t from 1e-3 to 1: of 60 000 draws, some close to both ends
+        shares = 1.0 / weights.astype(np.float64)
+        assert 1e-3 - 1e-9 < shares.min() < 1.05e-3 and 1 - 1e-4 < shares.max() < 1 + 1e-6
 
 
 def test_masks_of_a_row_depend_on_its_key_only_and_bad_names_are_refused():
@@ -134,6 +137,28 @@ def test_the_bound_is_below_the_objective_off_policy_for_both_signs():
     np.testing.assert_allclose(-bound(*arrays).value(), np.mean(below), rtol=1e-5)
     of_rows = jax.vmap(lambda *row: -bound(*row).value())(*(x[:, None] for x in arrays))
     np.testing.assert_allclose(of_rows, below, rtol=1e-5)
+
+
+def test_what_the_bound_reports_is_data():
+    """ratio/mean is that of 1 + d where A >= 0, also where A is 0, and of exp(d) elsewhere; gap/size that of |d|."""
+    terms, old, advantages = case(0.8)
+    gaps = terms - old
+    ratios = [1 + d if a >= 0 else np.exp(d) for d, a in zip(gaps, advantages, strict=True)]
+
+    def total(terms):
+        metrics = ours.linear_bound(terms, old, advantages)[1]
+        return sum(m.value() for m in metrics.values()), metrics
+
+    slopes, metrics = jax.jit(jax.grad(total, has_aux=True))(terms)
+    np.testing.assert_allclose(metrics["ratio/mean"].value(), np.mean(ratios), rtol=1e-5)
+    np.testing.assert_allclose(metrics["gap/size"].value(), np.mean(np.abs(gaps)), rtol=1e-5)
+    np.testing.assert_array_equal(slopes, 0.0)
+
+
+def test_a_row_without_an_advantage_may_have_gone_anywhere():
+    arrays = np.float32([[200.0, 0.0]]), np.zeros((1, 2), np.float32), np.zeros(1, np.float32)
+    np.testing.assert_array_equal(bound(*arrays).value(), 0.0)
+    np.testing.assert_array_equal(slope(bound)(*arrays)[0], 0.0)
 
 
 def test_on_policy_the_bound_has_the_value_and_the_gradient_of_the_objective():

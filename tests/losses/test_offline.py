@@ -137,6 +137,7 @@ def test_td3_bc_and_its_gradients():
     np.testing.assert_allclose(of_q, np.full(5, -2.5 / np.abs(Q_PI).mean() / 5), rtol=1e-5)  # lambda is data
     np.testing.assert_allclose(of_actions, 2 * (ACTIONS - TARGETS) / 10, rtol=1e-4)
     assert (np.asarray(of_targets) == 0).all()
+    np.testing.assert_allclose(offline.td3_bc(*args), reference.td3_bc(Q_PI, ACTIONS, TARGETS, 2.5), rtol=1e-5)
     scaled = offline.td3_bc(*f32(7 * Q_PI, ACTIONS, TARGETS))
     np.testing.assert_allclose(scaled, offline.td3_bc(*args), rtol=1e-4, atol=1e-5)  # Q's scale is nothing
 

@@ -61,6 +61,19 @@ def test_what_cannot_be_drawn_is_refused(bad):
         one_token.one_token_rollout(jnp.log(PROBS)[None], TOKEN, jax.random.split(jax.random.key(0), 1), **bad)
 
 
+def test_the_published_numbers_are_256_draws_at_temperature_1_3_and_minus_a_tenth():
+    log_probs, keys = jnp.log(jnp.stack([PROBS, PROBS[::-1]])), jax.random.split(jax.random.key(2), 2)
+    tokens = jnp.array([1, 0])
+    found = jax.jit(one_token.one_token_rollout)(log_probs, tokens, keys)
+    draw = jax.jit(functools.partial(one_token.draw, samples=256))
+    drawn, warmer = (np.asarray(draw(log_probs, keys, temperature=x)) for x in (1.3, 1.4))
+    assert (drawn != warmer).any(axis=1).all()
+    right = drawn == np.asarray(tokens)[:, None]
+    np.testing.assert_allclose(found.hits, right.mean(axis=1), rtol=1e-6)
+    said = np.take_along_axis(np.asarray(log_probs), drawn, axis=1)
+    np.testing.assert_allclose(found.loss, -np.mean(np.where(right, 1.0, -0.1) * said, axis=1), rtol=1e-5)
+
+
 class Table:
     """A model whose hidden state is the token's own row of logits."""
 

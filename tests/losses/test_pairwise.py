@@ -70,6 +70,23 @@ def test_weights_are_data_within_their_bounds():
         np.testing.assert_allclose(found[:2], [-weight / 4, weight / 4], rtol=1e-5)
 
 
+@pytest.mark.parametrize("far", [0.01, -0.01], ids=["beyond", "within"])
+def test_the_ratios_and_flags_are_those_of_rows(far):
+    """Just beyond the published bounds, .2, the better answer's is clipped_high and the worse one's clipped_low."""
+    high, low, half = np.log(1.2 + far), np.log(0.8 - far), 0.1 + far / 2
+    cases = [(pairwise.separate, (high, low)), (pairwise.joint, (half, -half))]
+    for fn, (up, down) in cases:
+        moved = np.float32([up, down, down, up])  # of the second pair, the last is the better one
+        log_probs = jnp.where(MASK, OLD.at[:, 0].add(moved), jnp.nan)
+        call = jax.jit(functools.partial(fn, group_size=2))
+        found = call(log_probs, OLD, jnp.where(MASK, REWARDS[:, None], jnp.nan), MASK)
+        np.testing.assert_allclose(found.ratio, np.where(MASK, np.exp(moved)[:, None], 1.0), rtol=1e-5)
+        np.testing.assert_array_equal(found.clipped_high, MASK & (moved > 0)[:, None] & (far > 0))
+        np.testing.assert_array_equal(found.clipped_low, MASK & (moved < 0)[:, None] & (far > 0))
+        away = call(OLD.at[:, 0].add(-moved), OLD, jnp.where(MASK, REWARDS[:, None], 0.0), MASK)
+        assert not np.any(away.clipped_low | away.clipped_high)  # where it has moved back nothing is clipped
+
+
 @each_variant
 def test_what_is_refused(fn):
     for keywords, match in (({"max_weight": 0.5}, "max_weight=0.5"),):

@@ -42,6 +42,14 @@ def test_the_first_gradient_is_the_policy_gradient():
     np.testing.assert_allclose(gradient, jnp.where(MASK, -ADVANTAGES / 0.5, 0.0), rtol=1e-6)
 
 
+def test_its_ratio_is_each_tokens_and_nothing_is_clipped():
+    moved = jnp.linspace(-0.4, 0.6, MASK.size).reshape(MASK.shape)
+    arrays = jnp.where(MASK, OLD + moved, jnp.nan), OLD, ADVANTAGES, MASK
+    found = jax.jit(regression.direct_advantage)(*arrays, selected=jnp.array(ENDS))
+    np.testing.assert_allclose(found.ratio, np.where(MASK, np.exp(moved), 1.0), rtol=1e-5)
+    assert not np.any(found.clipped_low | found.clipped_high)
+
+
 def test_beta_is_above_zero():
     with pytest.raises(ValueError, match="beta=0 must be above 0"):
         loss(OLD, beta=0)

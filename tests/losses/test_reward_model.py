@@ -16,7 +16,8 @@ from rl_jax.core.binding import public_functions
 from rl_jax.core.masked import masked_mean
 from rl_jax.credit import ensembles, process_rewards, step_rewards
 from rl_jax.losses import reward_model as losses
-from rl_jax.losses.reward_model import implicit, rankings
+from rl_jax.losses.reward_model import base, implicit, rankings
+from rl_jax.losses.reward_model.demonstrations import inverse_rl
 from rl_jax.losses.value import Support
 from tests.oracles import trl_reward
 
@@ -537,6 +538,49 @@ def test_no_gradient_into_labels():
         slope = jax.grad(lambda x, fn=fn: fn(rewards, there(4, 2), targets=x).loss.sum())
         found = quick_jit(slope)(graded(2, 4) * 0.7)
         np.testing.assert_array_equal(found, 0.0)
+
+
+def test_data_of_a_prompt_is_one_number():
+    """For rewards of any rank."""
+    for shape in ((3,), (3, 2)):
+        np.testing.assert_array_equal(base.per_prompt(jnp.arange(3), jnp.zeros(shape)), [0.0, 1.0, 2.0])
+        for bad in ((2,), (3, 2), (3, 1)):
+            with pytest.raises(AssertionError):
+                base.per_prompt(jnp.zeros(bad), jnp.zeros(shape))
+
+
+# --- Demonstrations --------------------------------------------------------------------------------------------------
+
+
+def test_inverse_rl_is_the_gap_and_a_decay():
+    rewards = values(5, 4, scale=1.0)
+    present = np.array([[1, 1, 1, 1], [1, 1, 0, 0], [0, 1, 1, 1], [1, 0, 0, 0], [1, 0, 1, 1]], bool)
+    expected, live = np.zeros(5), []
+    for i, (row, here) in enumerate(zip(rewards, present, strict=True)):
+        samples = [r for r, taken in zip(row[1:], here[1:], strict=True) if taken]
+        live.append(bool(here[0] and samples))
+        if live[-1]:
+            expected[i] = np.mean([r + 0.15 * r**2 for r in samples]) - row[0] + 0.15 * row[0] ** 2
+
+    def loss(rewards, present, **decay):
+        found = inverse_rl(rewards, present, **decay)
+        return found.loss.sum(), found
+
+    holed = jnp.asarray(np.where(present, rewards, np.nan))
+    slope, found = quick_jit(jax.grad(functools.partial(loss, decay=0.3), has_aux=True))(holed, present)
+    assert found.live.tolist() == live == [True, True, False, False, True]
+    np.testing.assert_allclose(found.loss, expected, rtol=1e-5)
+    np.testing.assert_allclose(slope[0, 0], -1 + 0.3 * rewards[0, 0], rtol=1e-5)
+    np.testing.assert_allclose(slope[1, 1], 1 + 0.3 * rewards[1, 1], rtol=1e-5)
+    assert not np.asarray(slope)[~present].any() and not np.asarray(slope)[2].any()
+    # Rewards that nothing ties together go to 1 / decay and -1 / decay; the default is .5.
+    slope, _ = quick_jit(jax.grad(loss, has_aux=True))(jnp.array([[2.0, -2.0]]), there(1, 2))
+    np.testing.assert_allclose(slope, 0, atol=1e-6)
+
+
+def test_a_demonstration_without_samples_is_refused():
+    with pytest.raises(AssertionError):
+        inverse_rl(jnp.zeros((2, 1)), there(2, 1))
 
 
 # --- Ensembles -------------------------------------------------------------------------------------------------------

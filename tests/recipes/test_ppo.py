@@ -247,8 +247,9 @@ def test_the_critics_gradient_does_not_come_through_the_advantages():
 
 def test_values_need_the_column_behind_the_last():
     batch, rewards, values = inputs(0)
-    with pytest.raises(AssertionError):
-        assign(batch, rewards, values[:, :-1])
+    for bad in (values[:, :-1], np.repeat(values[:, :-1, None], 2, axis=2)):  # of a critic, and of a pair of them
+        with pytest.raises(AssertionError, match="assert_axis_dimension"):
+            assign(batch, rewards, bad)
 
 
 # --- The losses ------------------------------------------------------------------------------------------------------

@@ -215,6 +215,8 @@ def test_the_free_sampler_takes_the_newest_and_ends_while_it_waits_for_room():
         sampler.publish(3, np.asarray([3.0]))
         assert sampler.take().versions.tolist() == [3, 3]
     assert not [thread for thread in threading.enumerate() if thread.name == "sampler" and thread.is_alive()]
+    by_default = Sampler(Told(), NoLedger(), num_steps=2, delay=None, first=1, total=9)
+    assert by_default._done.maxsize == 1  # segments that wait for the trainer
 
 
 def test_what_the_thread_raises_is_raised_to_the_trainer():

@@ -5,9 +5,11 @@ import itertools
 import json
 import types
 
+import numpy as np
 import pytest
 
 from rl_jax.rollout.lm import client, external
+from rl_jax.rollout.lm.requests import requests_of
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 
@@ -33,6 +35,7 @@ class FakeSocket:
 
     def settimeout(self, seconds):
         assert seconds > 0
+        self.seconds = getattr(self, "seconds", seconds)  # the first, before anything is sent
 
     def shutdown(self, how):
         pass
@@ -82,7 +85,7 @@ def ask(monkeypatch):
 
         made._connection = Connection
         try:
-            return sock, made.post_all([{"prompt": [1]}], [max_bytes])[0]
+            return sock, made.post_all([{"prompt": [1]}], max_bytes and [max_bytes])[0]
         except (RuntimeError, OSError) as error:
             return sock, error
 
@@ -94,6 +97,8 @@ def test_an_answer_in_pieces_is_read(ask):
     assert found == {"a": 1} and sock.closed
     assert ask([OK + b"Transfer-Encoding: chunked\r\n\r\n3\r\n[1,\r\n", b"2\r\n2]\r\n0\r\n\r\n"])[1] == [1, 2]
     assert ask([OK + b"Connection: close\r\n\r\n[3]"])[1] == [3]
+    sock, found = ask([OK + b"Connection: close\r\n\r\n[3]"], max_bytes=None)  # MAX_BODY then
+    assert found == [3] and sock.seconds == 100.0
 
 
 ENDLESS = {
@@ -155,3 +160,39 @@ def test_log_probs_that_are_none(value):
     choice = {"index": 0, "finish_reason": "length", "token_ids": [3, 4], "logprobs": {"token_logprobs": [-1.0, value]}}
     with pytest.raises(ValueError, match=r"choices\[0\].logprobs.token_logprobs\[1\] is .*not a log-prob"):
         external.read_answer({"choices": [choice]}, [request], vocab_size=9, eos_ids=(5,))
+
+
+def test_ids_are_read_only_if_all_are_ids():
+    assert external._ids(["token_id:7", "token_id:12"]) == [7, 12]
+    for bad in (
+        ["token_id:7", "8"],
+        ["a", "token_id:7"],
+        ["token_id:7", 8],
+        ["token_id:7", "token_id:x"],
+        "token_id:7",
+    ):
+        assert external._ids(bad) is None, bad
+
+
+def test_weights_are_sent_again_if_any_of_them_has_changed():
+    leaves, given = [np.zeros(1), np.ones(1)], []
+    own = types.SimpleNamespace(
+        _sync=given.append, _client=types.SimpleNamespace(address="http://nowhere:1"), _has_synced=False
+    )
+    other = [leaves[0], np.ones(1)]
+    for params, calls in ((leaves, 1), (leaves, 1), (other, 2), (other, 2), (leaves, 3)):
+        external.OpenAIGenerate._hand_over(own, params)
+        assert len(given) == calls and given[-1] is params
+    assert external.OpenAIGenerate._cache_size(types.SimpleNamespace(_score=None)) == 0
+
+
+@pytest.mark.parametrize("value", [5e-4, 2e-3, 0.5, -2e4, float("nan")])
+def test_a_log_prob_is_at_most_a_rounding_above_zero(value):
+    choice = {"logprobs": {"token_logprobs": [value], "tokens": ["token_id:7"]}, "finish_reason": "stop"}
+    request = requests_of(np.array([[3]], np.int32), np.array([[True]]), group_size=1, max_tokens=2)[0]
+    if value == 5e-4:
+        found = external._completion(choice, request, 0, 8, (7,), ())
+        assert found.tokens.tolist() == [7] and found.reason == "eos"
+        return
+    with pytest.raises(ValueError, match="which is not a log-prob"):
+        external._completion(choice, request, 0, 8, (7,), ())

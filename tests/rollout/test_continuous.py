@@ -1,6 +1,7 @@
 """rollout/continuous.py: the same rows as the lockstep engine's, whatever the slots, the order and the disturbance."""
 
 import functools
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +15,7 @@ from rl_jax.rollout.lm.engine import make_generate
 from rl_jax.rollout.lm.generate import ContinuousGenerate
 from rl_jax.rollout.lm.requests import Request, requests_of
 from rl_jax.rollout.lm.sampling import Sampling
+from rl_jax.rollout.lm.slots import check_sizes
 from rl_jax.training import sharding
 from rl_jax.training.scoring import make_score
 from tests.tiny import CONFIG, counting_model, prompts
@@ -336,3 +338,17 @@ def test_senseless_requests_are_named_and_nothing_is_queued(fields, message):
     with pytest.raises(ValueError, match=message):
         engine.submit([good, good._replace(**dict(index=1) | fields)], jax.random.key(0))
     assert engine.idle
+
+
+def test_sizes_are_halves_down_to_four_and_multiples_of_the_devices():
+    assert check_sizes(32, None, 1) == (32, 16, 8, 4) and check_sizes(24, None, 4) == (24, 12)
+    assert check_sizes(3, None, 1) == (3,) and check_sizes(9, (9, 2), 1) == (9, 2)
+    for sizes, shards, said in (((8, 8), 1, "must decrease"), ((4, 2), 1, "must decrease"), ((8, 2), 4, "of 4, the")):
+        with pytest.raises(ValueError, match=said):
+            check_sizes(8, sizes, shards)
+
+
+def test_more_tokens_than_columns_are_refused():
+    few = SimpleNamespace(_completion_length=4)
+    with pytest.raises(ValueError, match="max_tokens=5 is above completion_length=4"):
+        ContinuousGenerate.__call__(few, None, None, None, None, max_tokens=np.array([3, 5]))

@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rl_jax.rollout.lm.engine import make_generate
-from rl_jax.rollout.lm.requests import Completion, as_rollout, requests_of
+from rl_jax.rollout.lm.engine import make_generate, mark_seen, seen_tokens
+from rl_jax.rollout.lm.requests import Completion, as_rollout, requests_of, versions_of
 from rl_jax.rollout.lm.sampling import Sampling
 from tests.tiny import counting_model
 
@@ -15,11 +15,32 @@ def test_an_eos_that_only_pads_finishes_nothing():
     generate = make_generate(counting_model(), completion_length=5, sampling=Sampling(top_k=1), eos_ids=(8,), pad_id=8)
     tokens = jnp.array([[8, 1, 1], [8, 1, 6]], jnp.int32)  # the prompts are padded with it, too
     mask = jnp.array([[False, True, True]] * 2)
-    rollout = jax.jit(generate)({}, tokens, mask, jax.random.key(0), jnp.array([3, 3], jnp.int32))
+    run = jax.jit(generate)
+    rollout = run({}, tokens, mask, jax.random.key(0), jnp.array([3, 3], jnp.int32))
     np.testing.assert_array_equal(rollout.batch.tokens[:, 3:], [[2, 3, 4, 8, 8], [7, 8, 8, 8, 8]])
     np.testing.assert_array_equal(rollout.finished, [False, True])
     np.testing.assert_array_equal(rollout.truncated, [True, False])
     np.testing.assert_array_equal(rollout.completion_mask.sum(axis=1), [3, 2])
+    more = run({}, tokens, mask, jax.random.key(0), jnp.array([9, 9], jnp.int32))  # there are five columns all the same
+    np.testing.assert_array_equal(more.batch.tokens[:, 3:], [[2, 3, 4, 5, 6], [7, 8, 8, 8, 8]])
+    np.testing.assert_array_equal(more.truncated, [True, False])
+
+
+def test_a_token_that_was_seen_stays_seen():
+    seen = jnp.array([[True, False, False], [False, True, False]])
+    found = mark_seen(seen, jnp.array([2, 1], jnp.int32))
+    np.testing.assert_array_equal(found, [[True, False, True], [False, True, False]])
+    assert mark_seen(None, jnp.array([2, 1], jnp.int32)) is None
+    tokens, mask = jnp.array([[3, 1, 0], [2, 2, 1]]), jnp.array([[False, True, True], [True, True, False]])
+    np.testing.assert_array_equal(seen_tokens(tokens, mask, 4), [[1, 1, 0, 0], [0, 0, 1, 0]])
+
+
+def test_where_no_token_is_the_version_is_the_newest():
+    rows = [np.array(row, np.int32) for row in ([4, 7], [], [5, 2, 3])]
+    found = versions_of([Completion(None, row, row, row, "eos", row) for row in rows], 4)
+    np.testing.assert_array_equal(found, [[4, 7, 7, 7], [7, 7, 7, 7], [5, 2, 3, 7]])
+    none = versions_of([Completion(None, rows[1], rows[1], rows[1], "aborted", rows[1])], 2)
+    np.testing.assert_array_equal(none, [[0, 0]])
 
 
 def test_a_row_ends_for_one_of_four_reasons():

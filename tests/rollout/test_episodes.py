@@ -1,6 +1,7 @@
 """rollout/lm/episodes.py: turns of episodes on the engine, held slots, and trajectories as rows."""
 
 import functools
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -12,7 +13,7 @@ from rl_jax.experience.episode import Ask, Limits
 from rl_jax.experience.episodes import Environments, play
 from rl_jax.models.transformer.model import make_transformer
 from rl_jax.rollout.lm.continuous import Engine
-from rl_jax.rollout.lm.episodes import EngineSampler, as_rollout
+from rl_jax.rollout.lm.episodes import EngineSampler, TwoSamplers, as_rollout
 from rl_jax.rollout.lm.requests import requests_of
 from rl_jax.tokenizers.dialogue import dialogue_of
 from rl_jax.training import packing
@@ -145,7 +146,7 @@ def test_log_probs_are_the_scores_of_the_rows():
 def example():
     """Two segments; a failed episode; one that ended at a limit."""
     first = (t.prompt([5, 6]), t.sampled([7, 2], [-0.5, -0.1], version=3), t.given("observation", [8, 9]))
-    second = (t.prompt([5, 6, 9]), t.sampled([2, 1], [-0.25, -0.75], version=5))
+    second = (t.prompt([5, 6, 9]), t.sampled([2, 1], [-0.25, -0.75], [-0.5, -1.5], version=5))
     turns = (t.Turn(-0.5, "a"), t.Turn(1.0, "b"))
     failed = (t.prompt([4]), t.sampled([3], [-1.0]))
     return [
@@ -165,6 +166,7 @@ def test_rows_of_trajectories():
     assert rollout.turns.numbers[0].tolist() == [0, 0, -1, -1, -1, -1, -1, 1, 1, -1]
     assert rollout.turns.rewards[0].tolist() == [0, -0.5, 0, 0, 0, 0, 0, 0, 1, 0]
     assert rollout.sampled_log_probs[0].tolist() == [-0.5, np.float32(-0.1), 0, 0, 0, 0, 0, -0.25, -0.75, 0]
+    assert rollout.raw_log_probs[0].tolist() == [-0.5, np.float32(-0.1), 0, 0, 0, 0, 0, -0.5, -1.5, 0]
     assert rollout.versions[0].tolist() == [3, 3, 6, 6, 6, 6, 6, 5, 5, 6]
     np.testing.assert_array_equal(rollout.completion_mask, rollout.turns.numbers >= 0)
     states = rollout.turns.state_keys
@@ -202,3 +204,36 @@ def test_packed_rows_with_holes_have_the_same_scores(share_prefix):
     one, other = (np.asarray(score(random_params(), batch).log_probs) for batch in (rollout.batch, packed))
     assert not mask[-1].any() and mask[:-1].any(axis=1).all()
     np.testing.assert_allclose(one[mask], other[mask], atol=2e-5)
+
+
+class Player:
+    """A sampler whose turns end at the next step."""
+
+    def __init__(self):
+        self.draws, self.steps = [], 0
+
+    def submit(self, draws):
+        self.draws += draws
+
+    def step(self):
+        self.steps, found, self.draws = self.steps + 1, self.draws, []
+        return found
+
+
+def test_a_partner_is_asked_while_it_has_turns():
+    own, other = Player(), Player()
+    both = TwoSamplers(own, other, first=10)
+    draws = [SimpleNamespace(number=number) for number in (1, 10, 12)]
+    both.submit(draws)
+    assert both.step() == [draws[1], draws[2], draws[0]]
+    assert both.step() == [] and (own.steps, other.steps) == (2, 1)
+
+
+def test_segments_of_an_episode_have_seeds_of_their_own():
+    def seed(number, segment, given=None):
+        draw = dict(number=number, prompt=[1], tokens=np.zeros(0, np.int32), limit=3, seed=given, segment=segment)
+        request = EngineSampler(None, None, None)._request(SimpleNamespace(**draw, last=True))
+        return request.seed
+
+    seeds = {seed(number, segment) for number in (0, 1, 2, 2**20 - 1) for segment in range(3)}
+    assert len(seeds) == 12 and seed(5, 1, given=2) == seed(2, 1)

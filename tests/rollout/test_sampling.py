@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rl_jax.rollout.lm.sampling import Sampling, draw, sample, sampled_log_softmax, take_log_probs
+from rl_jax.rollout.lm.sampling import Sampling, _width, draw, sample, sampled_log_softmax, take_log_probs
 from rl_jax.training import sharding
 
 
@@ -230,3 +230,19 @@ def test_logits_that_are_split_over_devices_are_sampled_from_where_they_are(voca
     gathered = re.findall(r"f32\[(\d+(?:,\d+)*)\]\S* all-gather", compiled.as_text())
     whole = [shape for shape in gathered if math.prod(map(int, shape.split(","))) >= 8 * vocab_size]
     assert bool(whole) != split
+
+
+def test_blocks_of_a_split_vocabulary_divide_each_devices_share():
+    """About sqrt(V), a power of two; of 1000 tokens on 4 devices each has 250, which 2 divides and 4 does not."""
+    sizes = ((512, 1), (512, 4), (1000, 1), (1000, 4), (96, 4), (256, 1), (257, 1))
+    assert [_width(size, shards) for size, shards in sizes] == [32, 32, 32, 2, 8, 16, 32]
+
+
+def test_the_raw_log_prob_is_that_of_the_logits_at_any_temperature():
+    logits = np.random.default_rng(3).normal(size=(5, 7)).astype(np.float32)
+    call = jax.jit(functools.partial(sample, sampling=Sampling(temperature=0.7)))
+    tokens, sampled, raw = call(logits, np.linspace(0.1, 0.9, 5, dtype=np.float32))
+    for temperature, found in ((0.7, sampled), (1.0, raw)):
+        scaled = logits / temperature
+        expected = scaled - np.log(np.exp(scaled).sum(axis=1, keepdims=True))
+        np.testing.assert_allclose(found, expected[np.arange(5), np.asarray(tokens)], rtol=1e-5)

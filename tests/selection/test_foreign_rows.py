@@ -75,3 +75,10 @@ def test_critiques():
     assert critiques.right_answer("7", {"answer": 8}, False) == "The answer is wrong. The right answer is 8."
     with pytest.raises(ValueError, match="info has no 'answer'; it has: sum"):
         critiques.right_answer("7", {"sum": 8}, False)
+
+
+def test_a_hint_is_a_share_of_the_solution():
+    assert [foreign_rows.prefix([7, 8, 9, 6], level) for level in (0, 0.5, 1)] == [[], [7, 8], [7, 8, 9, 6]]
+    for level in (-0.1, 1.1):
+        with pytest.raises(ValueError, match=f"from 0 to 1, got {level}"):
+            foreign_rows.prefix([7, 8], level)

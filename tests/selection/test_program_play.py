@@ -57,6 +57,8 @@ def test_a_proposal_is_worth_what_can_be_learned_from_it():
     np.testing.assert_allclose(found, [-0.5, 0.875, 0.25, -0.5, -1.0])
     found = program_play.proposer_rewards(asked, accuracy, unlearnable=0.0)
     np.testing.assert_allclose(found, [0.0, 0.875, 0.25, 0.0, -1.0])
+    with pytest.raises(ValueError, match="shorter"):
+        program_play.proposer_rewards(asked, accuracy[:4], unlearnable=0.0)
 
 
 def test_the_demonstrations_are_right():

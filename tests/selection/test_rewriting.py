@@ -1,5 +1,6 @@
 """CLPO: rewritten sums, buckets of difficulty, whose place they take, the KL by difficulty, and the kind of rows."""
 
+import functools
 import random
 from types import SimpleNamespace
 
@@ -66,6 +67,23 @@ def test_the_kl_follows_the_share_of_right_answers():
     np.testing.assert_allclose(found, weight[:, None] * np.asarray(k3(log_probs, reference, mask)), rtol=1e-5)
     none = difficulty.bucketed_k3(log_probs, reference, mask, advantages=jnp.zeros((56, 3)), group_size=8)
     np.testing.assert_array_equal(none, 0.0)
+
+
+# Right answers, of how many, and the weights by default and as given.
+@pytest.mark.parametrize(
+    ("rights", "group_size", "weight", "given"),
+    [(3, 10, 0.0, 4.0), (1, 3, 1.0, 2.0), (2, 3, 1.0, 2.0), (7, 10, 1.0, 2.0), (3, 4, 1.0, 5.0)],
+)
+def test_without_bounds_a_prompt_is_hard_up_to_three_tenths_and_easy_above_seven(rights, group_size, weight, given):
+    share, of = rights / group_size, (group_size - 1) / group_size
+    arrays = np.float32([[0.0]]), np.float32([[np.log(2.0)]]), np.array([[True]])
+    for advantage in (np.sqrt((1 - share) / share * of), -np.sqrt(share / (1 - share) * of)):
+        call = functools.partial(difficulty.bucketed_k3, *arrays, group_size=group_size)
+        for found, times in (
+            (call(advantages=np.float32([[advantage]])), weight),
+            (call(advantages=np.float32([[advantage]]), weights=(4.0, 2.0, 5.0)), given),
+        ):
+            np.testing.assert_allclose(found, times * (1 - np.log(2.0)), rtol=1e-5)
 
 
 def judged_of(prompts, rewards, token):

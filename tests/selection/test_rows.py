@@ -49,3 +49,15 @@ def test_the_batch_may_be_drawn_from_as_a_whole():
 def test_rows_that_form_no_groups_are_refused(name):
     with pytest.raises(ValueError, match="8 rows do not divide into groups of 3"):
         getattr(rows, name)(REWARDS, jax.random.key(0), group_size=3)
+
+
+def test_every_weight_has_its_1e_8():
+    """Weights of that size themselves: the draws are those of a categorical with log(w + 1e-8), by the same key."""
+    weights = jnp.asarray(np.random.default_rng(0).uniform(0, 2e-8, 256), jnp.float32)
+    found = rows.power(weights, jax.random.key(0), group_size=256, exponent=1.0)
+    drawn = {
+        eps: jax.random.categorical(jax.random.key(0), jnp.log(weights + eps)[None, None], axis=-1, shape=(1, 256))[0]
+        for eps in (1e-8, 1.1e-8)
+    }
+    np.testing.assert_array_equal(found, drawn[1e-8])
+    assert (drawn[1e-8] != drawn[1.1e-8]).any()

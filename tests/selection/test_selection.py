@@ -74,6 +74,8 @@ def test_ranking_is_the_whole_list_by_falling_reward():
 
 
 def test_data_first_is_the_last_candidate_before_a_sample():
+    with pytest.raises(ValueError):
+        pair_selection.data_first(many()[:, :1], KEY)
     found = pair_selection.data_first(many(), KEY).indices[:, 0]
     assert (found[:, 0] == 3).all()
     np.testing.assert_allclose(np.bincount(found[:, 1]) / 4000, np.full(3, 1 / 3), atol=0.03)
@@ -155,6 +157,8 @@ def test_win_rates_by_hand():
     sigma = lambda x: 1 / (1 + np.exp(-x / 2.0))  # noqa: E731
     expected = [(0.5 + sigma(-1) + sigma(-3)) / 3, (sigma(1) + 0.5 + sigma(-2)) / 3, (sigma(3) + sigma(2) + 0.5) / 3]
     np.testing.assert_allclose(found[0], expected, rtol=1e-6)
+    found = candidate_values.win_rate(jnp.array([[0.0, 0.5, 1.5]]), jnp.zeros((1, 0)))  # temperature 1
+    np.testing.assert_allclose(found[0], expected, rtol=1e-6)
     np.testing.assert_allclose(
         candidate_values.win_rate(REWARDS, REWARDS).mean(axis=1), 0.5, atol=1e-6
     )  # a zero-sum game
@@ -235,6 +239,8 @@ def test_soup():
     np.testing.assert_allclose(found["a"], [1.5, 3.0])
     with pytest.raises(ValueError, match="need as many weights that sum to 1"):
         reference_policy.soup([params(1.0), params(2.0)], [0.5, 0.6])
+    with pytest.raises(ValueError, match="sum to 1, got"):
+        reference_policy.soup([params(1.0), params(2.0)], [0.5, 0.4])
 
 
 MODEL = make_transformer(

@@ -47,3 +47,9 @@ def test_each_task_and_role_has_its_own_mean_and_std():
             expected = (rewards[i] - np.mean(tokens)) / np.sqrt(np.var(tokens, ddof=1) + 1e-8)
             np.testing.assert_allclose(found[i], expected, rtol=1e-5)
     assert self_play.whitened_by_role(np.ones(1), np.ones(1, int), np.zeros(1, int)) == 0
+
+
+def test_a_role_of_almost_equal_rewards_has_small_advantages():
+    """The variance, 5e-9, is beside the 1e-8 below the root."""
+    found = self_play.whitened_by_role(np.array([0.0, 1e-4]), np.ones(2, int), np.zeros(2, int))
+    np.testing.assert_allclose(found, np.array([-0.5e-4, 0.5e-4]) / np.sqrt(1.5e-8), rtol=1e-5)

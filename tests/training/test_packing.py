@@ -212,7 +212,7 @@ def test_nothing_to_score_is_a_row_of_padding():
     batch, mask, _ = case(GROUPS, [7] * 8)
     packed = pack(batch, np.zeros_like(mask), share_prefix=True)
     assert packed.rows.tokens.shape == (1, 1, 24) and not packed.rows.segment_ids.any() and not packed.counts.any()
-    assert (packed.places == -1).all()
+    assert (packed.places == -1).all() and (packed.columns == -1).all()
 
 
 def test_arrange_evens_out_the_loads_and_keeps_groups_together():

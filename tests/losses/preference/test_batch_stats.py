@@ -101,7 +101,14 @@ def test_rows_without_a_pair_do_not_disturb_the_sort():
         wild = whole.sequence_scores.at[-2:].set(jnp.array([[9e3, -9e3], [-9e3, 9e3]]))
         holey = whole._replace(present=jnp.asarray(np.stack([present, present | True], axis=1)), sequence_scores=wild)
         expected = update((), some)[1]["partners"]
-        np.testing.assert_allclose(update((), holey)[1]["partners"][:-2], expected, rtol=1e-6)
+        found = update((), holey)[1]["partners"]
+        np.testing.assert_allclose(found[:-2], expected, rtol=1e-6)
+        # A response that is not there has no partner, whatever stands in its place.
+        wild = jnp.array([[np.inf, 3.0], [np.inf, 5.0]])
+        holey = holey._replace(ref_sequence_scores=whole.ref_sequence_scores.at[-2:].set(wild))
+        found = update((), holey)[1]["partners"]
+        np.testing.assert_array_equal(found[-2:, 0], 0.0)
+        np.testing.assert_allclose(found[:-2], expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("shift", [0.5, -5.0])

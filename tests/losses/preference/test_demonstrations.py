@@ -77,3 +77,16 @@ def test_the_total_variation_is_sft_and_so_is_every_other_at_the_reference():
 def test_an_unknown_divergence_is_refused():
     with pytest.raises(ValueError, match="imitation: divergence 'kl' is none of total_variation, pearson"):
         demonstrations.imitation(jnp.zeros((1, 2)), jnp.ones((1, 2), bool), None, divergence="kl")
+
+
+@pytest.mark.parametrize("name", demonstrations.DIVERGENCES)
+def test_a_prompt_without_its_demonstration_has_no_loss_and_no_gradient(name):
+    present = jnp.array([[True, False], [False, True]])
+
+    def losses(scores):
+        found = demonstrations.imitation(scores, present, None, divergence=name)
+        return found.sum(), found
+
+    slope, found = jax.grad(losses, has_aux=True)(jnp.array([[0.5, jnp.nan], [jnp.nan, 0.5]]))
+    np.testing.assert_array_equal([found[1], slope[0, 1], *slope[1]], 0.0)
+    np.testing.assert_allclose(found[0], -demonstrations.DIVERGENCES[name](jnp.float32(0.5)), rtol=1e-6)

@@ -39,6 +39,19 @@ def test_superhf_is_a_token_mean_of_likelihood_and_kl():
         np.testing.assert_allclose(found, slope.numpy(), rtol=1e-7, atol=1e-12)
 
 
+def test_superhf_reads_the_first_response_only():
+    """Of two; a first one that is not there, or has no token, has no loss."""
+    rng = np.random.default_rng(1)
+    log_probs, kl = -rng.uniform(0.1, 3, (3, 2, 4)), rng.uniform(0, 2, (3, 2))
+    lengths, present = np.array([[4.0, 2.0], [3.0, 1.0], [0.0, 4.0]]), np.array([[1, 1], [0, 1], [1, 1]], bool)
+    log_probs = np.where(np.arange(4) < lengths[..., None], log_probs, 0.0)
+    kl[2, 0] = 0.0
+    expected = [(-log_probs[0, 0].sum() + 0.35 * kl[0, 0]) / 4, 0.0, 0.0]
+    more = {name: jnp.asarray(x) for name, x in dict(log_probs=log_probs, lengths=lengths, sequence_kl=kl).items()}
+    found = ranked.superhf(jnp.full((3, 2), jnp.nan), jnp.asarray(present), None, **more)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
 def test_the_best_stands_alone():
     rewards = jnp.array([[0.1, 0.9, 0.5], [2.0, 2.0, 1.0]])
     found = pair_selection.best(rewards, jax.random.key(0))

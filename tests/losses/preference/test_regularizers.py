@@ -42,6 +42,24 @@ def test_behaviour_cloning_takes_every_response_that_is_there():
     expected = [means[0, :2].mean(), means[1].mean()]
     found = regularizers.behaviour_cloning(LOG_PROBS, MASK, present=present)
     np.testing.assert_allclose(found, expected, rtol=1e-6)
+    few = np.array([[False, True, False], [False, False, False]])  # one, and none
+    found = regularizers.behaviour_cloning(LOG_PROBS, MASK, present=few)
+    np.testing.assert_allclose(found, [means[0, 1], 0.0], rtol=1e-6)
+
+
+def test_degrees_are_the_last_but_one_tokens_of_the_copies():
+    """Of the responses after the pair that are there and have two tokens; each prompt's mean is over its own."""
+    lengths = np.array([[4, 4, 3, 2, 4], [2, 3, 4, 1, 2], [4, 3, 4, 2, 2], [4, 4, 1, 1, 1]])
+    present = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 1, 0], [0, 0, 0, 1, 1], [1, 1, 1, 1, 1]], bool)
+    mask = np.arange(4) < lengths[..., None]
+    log_probs = np.where(mask, np.random.default_rng(3).uniform(-3, -0.1, mask.shape), 0.0).astype(np.float32)
+    expected = []
+    for n in range(4):
+        copies = [k for k in range(2, 5) if present[n, k] and lengths[n, k] >= 2]
+        expected.append(-sum(log_probs[n, k, lengths[n, k] - 2] for k in copies) / max(len(copies), 1))
+    found = regularizers.degree_nll(log_probs, mask, present=present)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    assert expected[3] == 0 and min(expected[:3]) > 0
 
 
 def test_online_kl():

@@ -69,6 +69,13 @@ def test_a_response_that_became_impossible_overflows_nothing(fn):
     assert np.isfinite(fn(u)).all() and np.isfinite(jax.grad(lambda u: fn(u).sum())(u)).all()
 
 
+def test_an_exponential_ends_at_80():
+    """TRL's bound: 1 - exp(80) from there on, without a slope."""
+    value, slope = _map(score_maps.forward_kl, [-79.5, -80.5, -1000.0])
+    np.testing.assert_allclose(value, 1 - np.exp([79.5, 80.0, 80.0]), rtol=1e-9)
+    np.testing.assert_allclose(slope, [np.exp(79.5), 0.0, 0.0], rtol=1e-9)
+
+
 def test_positive_looks_at_a_chosen_response_that_fell():
     with jax.enable_x64(True):
         u = jnp.asarray([[-0.5, -0.5], [0.5, -0.5], [0.0, 1.0]])
@@ -127,6 +134,8 @@ def test_offsets():
     margins = offsets.log_reward_gap(np.ones((3, 2), bool), rewards=graded)
     np.testing.assert_allclose(margins[:2], [[0, 0], [-np.log(2), 0]], rtol=1e-6)
     assert np.isfinite(margins).all() and margins[2, 0] > 80
+    of_three = offsets.log_reward_gap(np.ones((1, 3), bool), rewards=np.float32([[4, 1, -2]]), alpha=0.5)
+    np.testing.assert_allclose(of_three, [[-0.5 * np.log(3), 0, 0]], rtol=1e-6)
     np.testing.assert_allclose(offsets.other_objectives(present, other_rewards=x, weight=0.25), -4 * x)
     np.testing.assert_array_equal(offsets.given(present, offsets=x), x)
 
