@@ -46,15 +46,16 @@ def test_the_outcome_is_discounted_to_each_round():
     np.testing.assert_allclose(found[TURNS >= 0], np.repeat(expected, 2), rtol=1e-5)
     assert (found[TURNS < 0] == 0).all() and found[1, 0] > found[0, 0]  # the shorter way earns more
     np.testing.assert_allclose(undiscounted, same, rtol=1e-5)
-    with pytest.raises(ValueError, match="discount=0 must be in"):
-        turn_rounds.eapo(totals, **arguments(rows), discount=0)
+    for discount in (-1, 0, 1.01, 2):
+        with pytest.raises(ValueError, match=f"discount={discount} must be in"):
+            turn_rounds.eapo(totals, **arguments(rows), discount=discount)
 
 
 def test_a_pair_shares_one_and_each_role_has_its_own_tokens():
-    rows = [[0, 0, -1], [0, 0], [0.0], [0, 0]]
+    rows = [[2, 0.5, -1], [-3, 0], [4.0], [0, 1]]  # what a solver or an evaluator earns by itself does not count
     roles, scores = [[1, 2, 3], [1, 2], [1], [1, 2]], [[0, 0, 3], [0, 1], [0.0], [0, 2]]
     named = dict(turn_role=jnp.asarray(on_ends(roles)), turn_score=jnp.asarray(on_ends(scores)))
-    totals = jnp.asarray([-1.0, 0, 0, 0])
+    totals = jnp.asarray([sum(row) for row in rows])
     masks = ((1, 2, 3), (2,))
     credits = jax.jit(lambda: [turn_rounds.zero_sum(totals, **arguments(rows), **named, roles=mask) for mask in masks])
     found, one = map(np.asarray, credits())
