@@ -16,7 +16,7 @@ TURNS = np.int32([[0, 0, -1, 2, 2, -1, -1], [0, 1, 1, 1, 2, 2, -1], [-1, 0, 0, 0
 TURNS = np.concatenate([TURNS, np.full((1, 7), -1, np.int32)])
 MASK = (TURNS >= 0) & np.array([1, 1, 1, 0, 1], bool)[:, None]
 MASK[1, 0] = False  # a turn that is not the policy's
-K = 2
+K = 3
 RNG = np.random.default_rng(0)
 
 
