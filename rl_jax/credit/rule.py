@@ -222,7 +222,7 @@ def weigh(
             "versions": rollout.versions,
             "foreign": rollout.foreign,
             "tokens": completion_tokens(rollout),
-            "key": jax.random.fold_in(key, 1),  # not the one that shaping has used
+            "key": jax.random.fold_in(key, 3),  # 0 and 1 are what shaping splits its key into, 2 is of chosen rows
         }
     )
     factors = [supply(fn, known)(mask) for fn in (rule.behavior_weight, rule.token_weight)]

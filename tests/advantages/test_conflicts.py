@@ -35,6 +35,20 @@ def test_what_is_not_on_the_mask_is_as_if_it_was_not_there():
         np.testing.assert_array_equal(half, mask)
 
 
+def test_tokens_of_a_long_row_keep_their_order():
+    """A good row of 40 tokens among 40 of a tool's, against a bad one without any; they part at the 31st."""
+    places = np.sort(np.random.default_rng(0).permutation(80)[:40])
+    tokens = np.full((2, 80), 99, np.int32)
+    tokens[0, places] = tokens[1, :40] = np.arange(40)
+    tokens[1, 30] = 77
+    mask = np.stack([np.isin(np.arange(80), places), np.arange(80) < 40])
+    found = conflicts.conflict_tokens(tokens, mask, np.float32([1, -1]), group_size=2)
+    for half, parts in zip(found, (slice(30), slice(31, 40)), strict=True):
+        expected = np.zeros((2, 80), bool)
+        expected[0, places[parts]] = expected[1, parts] = True
+        np.testing.assert_array_equal(half, expected)
+
+
 def test_a_bad_answer_that_a_good_one_repeats_is_not_unlearnt():
     """Identical answers with different rewards; and without a shared token it is Dr. GRPO with the entropy."""
     same = np.tile(TOKENS[:1], (2, 1))

@@ -36,6 +36,15 @@ def test_the_pseudo_rewards_gradient_is_the_divergences(f):
         np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
 
 
+def test_a_slope_is_the_derivative_itself():
+    """Its constant, too, which no gradient sees: it is the reward of a single sample."""
+    t = np.array([0.1, 0.7, 1.5, 4.0])
+    with jax.enable_x64(True):
+        for f in divergences.DIVERGENCES:
+            expected = jax.vmap(jax.grad(F[f]))(jnp.asarray(t))
+            np.testing.assert_allclose(divergences.f_prime(np.log(t), f=f), expected, rtol=1e-9, err_msg=f)
+
+
 def test_a_slope_is_finite_however_far_the_target_is():
     for f in divergences.DIVERGENCES:
         assert np.isfinite(divergences.f_prime(jnp.array([-1e4, 0.0, 1e4]), f=f)).all(), f
@@ -56,6 +65,9 @@ def test_reverse_kl_is_the_reward_with_its_kl():
     expected = REWARDS.reshape(2, 4) / 0.5
     expected = expected - np.log(np.exp(expected).mean(axis=1, keepdims=True)) - 1.0
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(  # the default is Jensen-Shannon
+        fdpg(jnp.asarray(REWARDS), partition=FIRST), fdpg(jnp.asarray(REWARDS), partition=FIRST, f="js")
+    )
 
 
 def test_where_the_policy_is_the_target_nothing_is_learned():
@@ -84,6 +96,9 @@ def test_the_tracker_remembers_each_prompts_samples_and_the_newest_pseudo_reward
         np.testing.assert_allclose(found[:, 0], logs, rtol=1e-5, atol=1e-6)
         np.testing.assert_array_equal(found[:, 1], [2 * step + 2, 2 * step + 2, 0])
         np.testing.assert_allclose(found[:, 2], np.mean(last[-6:]), rtol=1e-5)
+    for seen, expected in ((0.0, 0.0), (1.0, 0.75), (2.0, 0.375)):  # of the window's three there are so many
+        kept = memory.Partition(*np.zeros((2, 3)), np.array([0.0, 0.0, 0.75 if seen else 0.0]), np.float32(seen))
+        assert kept.baseline() == expected
     assert state.seen == 6 and state.values(jnp.array([1])) == 0
 
 

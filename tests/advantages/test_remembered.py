@@ -73,6 +73,16 @@ def test_risk_has_three_slopes():
     np.testing.assert_allclose(np.diff(mean) / np.diff(scores), np.full(5, 1 / 2.5) / scores.std(ddof=1), rtol=1e-4)
 
 
+def test_a_risk_whose_spread_is_as_small_as_eps():
+    """The README's formula, where 1e-6 is as much as the std."""
+    scores, low, high = np.float64([0.0, 1.0, 2.0, 4.0]) * 1e-6, 1e-6, 3e-6
+    wanted = (np.maximum(scores - low, 0) - np.maximum(scores - high, 0) + low - high) / 0.6
+    wanted = (1.5 * -np.maximum(low - scores, 0) / 0.2 + wanted) / 2.5 / (scores.std(ddof=1) + 1e-6)
+    quantiles = np.float32([low, high, 1.0])
+    found = remembered.bundled_risk(np.float32(scores), group_size=4, score_quantiles=quantiles, bundle_size=1)
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-6)
+
+
 @pytest.mark.parametrize("baseline", [True, False])
 def test_risk_is_the_readme_of_riskpo_with_and_without_its_baseline(baseline):
     """Bundles above q_high have the advantage 0 with the baseline, (high quantile less low one) / .6 / 2.5 without."""

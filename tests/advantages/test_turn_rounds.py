@@ -46,8 +46,9 @@ def test_the_outcome_is_discounted_to_each_round():
     np.testing.assert_allclose(found[TURNS >= 0], np.repeat(expected, 2), rtol=1e-5)
     assert (found[TURNS < 0] == 0).all() and found[1, 0] > found[0, 0]  # the shorter way earns more
     np.testing.assert_allclose(undiscounted, same, rtol=1e-5)
-    with pytest.raises(ValueError, match="discount=0 must be in"):
-        turn_rounds.eapo(totals, **arguments(rows), discount=0)
+    for discount in (-1, 0, 1.01, 2):
+        with pytest.raises(ValueError, match=f"discount={discount} must be in"):
+            turn_rounds.eapo(totals, **arguments(rows), discount=discount)
 
 
 def zero_sum_loop(rows, roles, scores, learn):

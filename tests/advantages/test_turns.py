@@ -117,6 +117,16 @@ def test_it_is_what_the_plain_loop_gives(name, seed):
     close(estimate(name, arrays), on_tokens(groups, arrays, expected))
 
 
+@pytest.mark.parametrize("name", [name for name, fn in ESTIMATORS.items() if "eps" in inspect.signature(fn).parameters])
+def test_a_spread_as_small_as_eps_is_divided_by_both(name):
+    groups = random_groups(0)
+    for turn in (turn for group in groups for row in group for turn in row):
+        turn |= {"r": 1e-6 * turn["r"], "implicit": [1e-6 * x for x in turn["implicit"]]}
+    arrays = arrays_of(groups)
+    expected = [getattr(loops, name)(group) for group in groups]
+    close(estimate(name, arrays), on_tokens(groups, arrays, expected))
+
+
 # --- Laws ------------------------------------------------------------------------------------------------------------
 
 

@@ -117,14 +117,17 @@ def test_truncated_rows_leave_the_loss_and_stay_in_their_group():
     np.testing.assert_array_equal(np.asarray(cut.advantages)[~rows], np.asarray(kept.advantages)[~rows])
 
 
-def test_shaping_and_weights_draw_different_numbers():
+@pytest.mark.parametrize("part", [None, 0, 1])
+def test_shaping_and_weights_draw_different_numbers(part):
+    """Nor if shaping splits its key, as jax.random.permutation does: fold_in(key, 1) is split(key)[1]."""
     batch = ragged_batch(6)
 
     def noise(mask, *, key):
         return jnp.where(mask, jax.random.uniform(key, mask.shape), 0.0)
 
     def noisy(rewards, lengths, truncated, key):
-        return jax.random.uniform(key, batch.mask.shape)[:, 0]
+        own = key if part is None else jax.random.split(key)[part]
+        return jax.random.uniform(own, batch.mask.shape)[:, 0]
 
     def as_they_are(rewards):
         return rewards

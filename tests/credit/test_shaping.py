@@ -132,6 +132,16 @@ def test_shapings_against_references_are_those_of_pars_code():
     np.testing.assert_allclose(found, -np.log1p(np.exp(centre - rewards)), rtol=1e-4)
 
 
+def test_references_that_agree_have_the_small_spread_of_the_code():
+    with jax.enable_x64(True):
+        rewards, references = np.array([0.0, 0.5]), np.array([[0.25] * 3, [0.5] * 3])
+        found = shaping.log_sigmoid_centered(
+            rewards, np.ones(2, int), np.zeros(2, bool), jax.random.key(0), reference_rewards=references
+        )
+        centre = references[:, 0] + 1e-5 * statistics.NormalDist().inv_cdf(0.85)
+        np.testing.assert_allclose(found, -np.log1p(np.exp(centre - rewards)), rtol=1e-9)
+
+
 def test_par_is_a_probability_of_winning():
     equal = jnp.broadcast_to(REWARDS[:, None], (6, 3))
     np.testing.assert_allclose(_shape("against_references", reference_rewards=equal), 0.5)

@@ -81,3 +81,9 @@ def test_only_the_group_that_is_solved_is_to_be_brief():
     assert (found[:3] > 0).all(), "a right answer earns more than a wrong one"
     with pytest.raises(ValueError, match="share=2 and alpha=0.6 must lie within"):
         brief(share=2)
+    # A share of 3 / 21 that is above it by float32's rounding still is three groups, here of one right answer each.
+    ones, share = np.ones(21, np.float32), np.float32(1 / 7)
+    assert share * np.float32(21) > 3
+    cut, key = np.zeros(21, bool), jax.random.key(0)
+    few = switches.brief_if_solved(ones, np.ones(21, int), cut, key, group_size=1, share=share)
+    np.testing.assert_allclose(few, np.where(np.arange(21) < 3, 0.7, 1.0), rtol=1e-6)

@@ -1,0 +1,90 @@
+"""advantages/turn_critics.py by plain loops: what turns earn, critics of whole turns, and lambdas of two levels."""
+
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rl_jax.advantages import turn_critics
+from tests.numpy_loops import turns as loops
+
+# Two turns with an observation between them, three turns side by side, one turn, none, and a row without a turn.
+TURNS = np.int32([[0, 0, -1, 2, 2, -1, -1], [0, 1, 1, 1, 2, 2, -1], [-1, 0, 0, 0, -1, -1, -1], [0, 0, 1, 1, 1, 2, 2]])
+TURNS = np.concatenate([TURNS, np.full((1, 7), -1, np.int32)])
+MASK = (TURNS >= 0) & np.array([1, 1, 1, 0, 1], bool)[:, None]
+MASK[1, 0] = False  # a turn that is not the policy's
+K = 3
+RNG = np.random.default_rng(0)
+
+
+def places():
+    """(row, the columns of each of its turns in order)."""
+    for i, (row, on) in enumerate(zip(TURNS, MASK, strict=True)):
+        yield i, [np.flatnonzero(on & (row == j)) for j in sorted({*row[on].tolist()})]
+
+
+def test_what_turns_earn_is_taken_off_the_last_token():
+    rewards = np.where(MASK, RNG.normal(size=TURNS.shape), np.nan).astype(np.float32)
+    found = turn_critics.earned_early(rewards, jnp.asarray(MASK))
+    expected = np.zeros(TURNS.shape)
+    for i, columns in enumerate(map(np.flatnonzero, MASK)):
+        for c in columns:
+            expected[i, c] = rewards[i, c] - (sum(rewards[i, columns]) if c == columns[-1] else 0.0)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    with pytest.raises(AssertionError):
+        turn_critics.earned_early(rewards[:, 1:], jnp.asarray(MASK))
+
+
+def test_critics_are_read_after_a_turns_last_token_and_before_its_first():
+    outputs = RNG.normal(size=(len(TURNS), TURNS.shape[1] + 1, 2 * K)).astype(np.float32)
+    expected, ends = np.zeros((*TURNS.shape, 2 * K), np.float32), np.zeros(TURNS.shape, bool)
+    for i, turns in places():
+        for columns in turns:
+            ends[i, columns[-1]] = True
+            expected[i, columns[-1], :K] = outputs[i, columns[-1] + 1, :K]
+            expected[i, columns[-1], K:] = outputs[i, columns[0], K:]
+    np.testing.assert_array_equal(turn_critics.at_turns(outputs, TURNS, MASK), expected)
+    np.testing.assert_array_equal(turn_critics.turn_ends(TURNS, MASK), ends)
+
+
+def test_archers_advantages_and_targets_are_plain_loops():
+    """Nothing is read off the turns' last tokens but the rewards of their tokens; nothing has a gradient."""
+    ends = np.asarray(turn_critics.turn_ends(TURNS, MASK))
+    values, target = (
+        np.where(ends[:, :, None], RNG.normal(size=(*TURNS.shape, 2 * K)), np.nan).astype(np.float32) for _ in range(2)
+    )
+    rewards = np.where(MASK, RNG.normal(size=TURNS.shape), np.nan).astype(np.float32)
+    advantages, returns = np.zeros(TURNS.shape), np.zeros((*TURNS.shape, 2 * K))
+    for i, turns in places():
+        for columns, after in itertools.zip_longest(turns, turns[1:]):
+            end = columns[-1]
+            advantages[i, columns] = min(values[i, end, :K]) - min(values[i, end, K:])
+            for k in range(K):
+                ahead = 0.0 if after is None else 0.95 * target[i, after[-1], K + k]
+                returns[i, end, k] = sum(rewards[i, columns]) + ahead
+                returns[i, end, K + k] = target[i, end, k]
+
+    def both(values, target):
+        found = turn_critics.archer_td(rewards, values, MASK, turns=TURNS, target_values=target)
+        return sum(jnp.sum(x) for x in found), found
+
+    slopes, found = jax.jit(jax.grad(both, argnums=(0, 1), has_aux=True))(values, target)
+    np.testing.assert_allclose(found[0], advantages, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found[1], returns, rtol=1e-5, atol=1e-6)
+    for slope in slopes:
+        np.testing.assert_array_equal(slope, 0.0)
+
+
+def test_bilevel_gae_with_all_its_discounts_is_a_plain_loop():
+    rewards, values = RNG.normal(size=(2, *TURNS.shape)).astype(np.float32)
+    after = RNG.normal(size=len(TURNS)).astype(np.float32)
+    settings = dict(discount=0.9, lam=0.75, turn_discount=0.5, turn_lam=0.25)
+    gae = jax.jit(functools.partial(turn_critics.bilevel_gae, **settings))
+    found = gae(rewards, values, MASK, bootstrap_values=after, turns=TURNS)
+    for i in range(len(TURNS)):
+        expected = loops.bilevel_gae(rewards[i], values[i], MASK[i], after[i], TURNS[i], **settings)
+        for ours, other in zip(found, expected, strict=True):
+            np.testing.assert_allclose(ours[i], other, rtol=1e-5, atol=1e-6)
