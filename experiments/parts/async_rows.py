@@ -7,13 +7,17 @@ trained in it, so nothing is saved: groups that a trainer took and did not train
 """
 
 import contextlib
+import hashlib
+import json
 import pathlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from experiments.parts import origin
 from experiments.parts.async_flow import Flow
 from experiments.parts.async_groups import GroupRows, table_of_text, text_of_table
 from experiments.parts.async_roles import Trainer, make_flow
+from experiments.parts.async_shared import shared_fields
 from experiments.parts.run import Run
 from experiments.parts.setup import Setup
 from rl_jax.flow import Link
@@ -29,6 +33,10 @@ TASKS = {
     "train": Task(("version", "reward", "judgement")),  # and the columns that a step needs
 }
 
+# Of the config: what a column's values depend on, of a row whose tokens are given.
+GROUPS = ("reward", "judge", "rollout", "packing", "model", "task")
+REFERENCE = "algorithm.reference_"
+
 
 class RowFlow(Flow):
     """A Flow that says which rows have ended, and calls back after each decode call.
@@ -37,9 +45,10 @@ class RowFlow(Flow):
       queue: TransferQueue of TASKS.
     """
 
-    def __init__(self, *args, **fields):
-        super().__init__(*args, **fields)
+    def __init__(self, setup: Setup, *args, **fields):
+        super().__init__(setup, *args, **fields)
         self.queue, self._part, self._tell = TransferQueue(TASKS), 1, None  # parts of one group
+        self._digest = digest_of(setup.config)
 
     def _step(self) -> None:
         super()._step()
@@ -63,12 +72,12 @@ class RowFlow(Flow):
         """See Flow; with the queue."""
         words, tables = self.queue.state()
         columns = {column: text_of_table(table) for column, table in tables.items()}
-        return super().get_state() | {"queue": words, "columns": columns}
+        return super().get_state() | {"queue": words, "columns": columns, "columns_config": self._digest}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """See Flow. The queue of a run that had none is filled from the rows."""
+        """See Flow. The queue of a run that had none, or another reward (--fork), is filled from the rows again."""
         super().set_state(state)
-        if "queue" in state:
+        if "queue" in state and state.get("columns_config") == self._digest:
             tables = {column: table_of_text(text) for column, text in state["columns"].items()}
             self.queue.restore(state["queue"], tables)
 
@@ -91,6 +100,13 @@ class RowTrainer(Trainer):
     def groups(self) -> list[GroupRows]:
         """See RowFlow; none."""
         return []
+
+
+def digest_of(config) -> str:
+    """A digest of the fields that the values of columns depend on: the same tokens under others get other ones."""
+    fields = shared_fields(config, (*GROUPS, "algorithm"), origin.MAY_CHANGE)
+    fields = {name: value for name, value in fields.items() if name.startswith((REFERENCE, *(f"{g}." for g in GROUPS)))}
+    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
 
 def make_flow_of(

@@ -1,5 +1,7 @@
 """flow.columns: what a judge says travels row by row, and what cannot be is refused. The runs: test_async_stream."""
 
+import copy
+import json
 import types
 
 import numpy as np
@@ -7,8 +9,9 @@ import pytest
 
 from experiments.parts import async_check
 from experiments.parts.async_columns import ColumnCollector, joined_results, split_results
+from experiments.parts.async_flow import Flow
 from experiments.parts.async_groups import GroupRows
-from experiments.parts.async_rows import TASKS
+from experiments.parts.async_rows import TASKS, RowFlow, digest_of
 from rl_jax.flow.columns import Row, TransferQueue
 from rl_jax.rewards.pool import RewardResult
 from tests.experiments.test_async_stream import streamed
@@ -64,6 +67,33 @@ def test_rows_come_in_as_they_end_and_go_with_their_group():
     assert side._queue.numbers() == [10, 11]
     side._receive(lambda: False)
     assert side._queue.ready("train", ("reward",)) == [10], "what was judged of the other is not put"
+
+
+def restored(monkeypatch, saved_by, config):
+    """The rows in the queue of a run that goes on, with `config`, from what a run of `saved_by` has saved."""
+    monkeypatch.setattr(Flow, "get_state", lambda self: {})
+    monkeypatch.setattr(Flow, "set_state", lambda self, state: None)
+    one, other = object.__new__(RowFlow), object.__new__(RowFlow)
+    for side, its in ((one, saved_by), (other, config)):
+        side.queue, side._digest = TransferQueue(TASKS), digest_of(its)
+    one.queue.put("sampler", {3: dict(record="{}", response=np.arange(2, dtype=np.int32), ended="eos")})
+    one.queue.put("judge", {3: dict(reward=1.0, judgement="{}")})
+    other.set_state(json.loads(json.dumps(one.get_state())))
+    return other.queue.numbers()
+
+
+def test_a_run_with_another_reward_judges_again(tmp_path, monkeypatch):
+    """--fork=NEW --config.reward...: rows that were judged ahead have the old reward, so the queue starts empty."""
+    config = streamed(tmp_path, dict(columns=True))
+
+    def found(**fields):
+        other = copy.deepcopy(config)
+        other.update_from_flattened_dict(fields)
+        return restored(monkeypatch, config, other)
+
+    assert found() == found(**{"train.steps": 9, "reward.num_workers": 3}) == [3], "no column depends on these"
+    assert found(**{"reward.failure_reward": -7.0}) == found(**{"model.num_layers": 2}) == []
+    assert found(**{"algorithm.reference_schedule.fn": "moving_average"}) == []
 
 
 @pytest.mark.parametrize(
