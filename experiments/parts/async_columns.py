@@ -129,12 +129,18 @@ class ColumnCollector(AsyncCollector):
         """After a decode call: rows that have ended come in, and each task takes what it can."""
         alive = [*self._flow.groups(), *self._chosen]
         numbers = {group.number for group in alive}
-        self._queue.forget([n for n in self._queue.numbers() if n // self._size not in numbers])  # thrown away
+        gone = [row for row in self._known() if row // self._size not in numbers]  # thrown away, or trained on
+        self._queue.forget(gone)
         self._enter(alive)
         self._judge()
         for task in self._forwards:
             while self._forward(task, self._rows):
                 pass
+
+    def _known(self) -> list[int]:
+        """Rows that have come and, of one process, all that were let in: also those that never ended."""
+        admitted = self._flow.counters.admitted * self._size  # 0 if another process lets them in
+        return sorted({*self._queue.numbers(), *range(self._queue.below, admitted)})
 
     def _enter(self, groups: Sequence[GroupRows]) -> None:
         found = {}

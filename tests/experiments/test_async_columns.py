@@ -12,6 +12,7 @@ from experiments.parts.async_columns import ColumnCollector, joined_results, spl
 from experiments.parts.async_flow import Flow
 from experiments.parts.async_groups import GroupRows
 from experiments.parts.async_rows import TASKS, RowFlow, digest_of
+from rl_jax.experience.admission import Counters
 from rl_jax.flow.columns import Row, TransferQueue
 from rl_jax.rewards.pool import RewardResult
 from tests.experiments.test_async_stream import streamed
@@ -53,7 +54,8 @@ def test_rows_come_in_as_they_end_and_go_with_their_group():
     groups = [GroupRows(number, {"prompt": str(number)}, 2) for number in (3, 5)]
     ended = types.SimpleNamespace(tokens=np.arange(3, dtype=np.int32), reason="eos")
     side, begun = object.__new__(ColumnCollector), []
-    side._flow, side._queue, side._size = types.SimpleNamespace(groups=lambda: groups), TransferQueue(TASKS), 2
+    side._flow = types.SimpleNamespace(groups=lambda: groups, counters=Counters(admitted=6))
+    side._queue, side._size = TransferQueue(TASKS), 2
     side._chosen, side._forwards, side._begun = [], (), []
     side._judge = lambda: begun.extend(side._queue.take("judge", 9, at_least=1))
     groups[0].rows[1] = groups[1].rows[0] = ended
@@ -67,6 +69,7 @@ def test_rows_come_in_as_they_end_and_go_with_their_group():
     assert side._queue.numbers() == [10, 11]
     side._receive(lambda: False)
     assert side._queue.ready("train", ("reward",)) == [10], "what was judged of the other is not put"
+    assert side._queue.state()[0]["done"] == {"below": 10, "others": []}, "nothing is kept of a row that never ended"
 
 
 def restored(monkeypatch, saved_by, config):
