@@ -12,16 +12,15 @@ filled up with copies: a row's log-probs are those of a run without it, and so i
 on its way, so that the queue can be saved.
 """
 
-import concurrent.futures
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from experiments.parts import action_mask, policy
+from experiments.parts import action_mask, origin, policy
 from experiments.parts.async_collect import AsyncCollector, Scoring
 from experiments.parts.async_flow import part_of
 from experiments.parts.async_groups import GroupRows
@@ -44,6 +43,13 @@ ALL = 10**9  # groups, or rows
 WRITTEN = {  # by a forward: scores -> the value of its column, whose rows are the first axis
     "policy": lambda scores: scores,
     "reference": lambda scores: scores.log_probs,
+}
+COMPOSE = "rl_jax.rewards.compose"
+ROW_WISE = {  # compositions in which a row's reward is that of the row alone
+    *(f"{COMPOSE}:{name}" for name in ("weighted_sum", "gate", "veto", "product", "signed_geometric_mean")),
+    *(f"{COMPOSE}:{name}" for name in ("saturation", "interactions", "clip", "by_source")),
+    *("rl_jax.rewards.constraints:constrained", "rl_jax.rewards.constraints:mixture_of_judges"),
+    *("rl_jax.rewards.brevity:gated_score", "rl_jax.rewards.contrast:only"),
 }
 
 
@@ -97,7 +103,7 @@ class ColumnCollector(AsyncCollector):
         self._reads = {name: TASKS[name].reads for name in WRITTEN}
         if setup.config.algorithm.reference_schedule.fn != "fixed":  # it is another one at the next step
             self._reads["reference"] = TASKS["policy"].reads
-        self._scoring, self._forwards, self._thread = None, (), None
+        self._scoring, self._forwards = None, ()
         self._chosen: list[GroupRows] = []  # of the part that comes next
         self._begun: list[OnItsWay] = []
 
@@ -108,7 +114,7 @@ class ColumnCollector(AsyncCollector):
         self._scoring, config = scoring, self._setup.config
         needed = {"policy": needs_scores(config) or scoring.looks, "reference": policy.needs_ref_log_probs(config)}
         self._forwards = tuple(task for task, is_needed in needed.items() if is_needed)
-        with concurrent.futures.ThreadPoolExecutor(1) as self._thread, self._flow.telling(self._turn):
+        with self._flow.telling(self._turn):
             self._turn()
             for groups in self._flow.parts():
                 self._chosen += groups
@@ -155,7 +161,7 @@ class ColumnCollector(AsyncCollector):
         if rows := self._queue.take("judge", ALL * self._judged_by, at_least=1, group=self._judged_by):
             rollout, records = self._rollout(rows)
             work = (judge_rows, self._setup, self._judging, rollout, records, self._judged_by)
-            future = self._thread.submit(*work)
+            future = self._flow.thread.submit(*work)
             self._begin("judge", rows, lambda: split_results(future.result().result))
 
     def _forward(self, task: str, at_least: int) -> bool:
@@ -212,9 +218,9 @@ class ColumnCollector(AsyncCollector):
         return collected, rows, found.get("policy"), found.get("reference")
 
     def joined(self, parts: Sequence[Collected]) -> Collected:
-        """See AsyncCollector; with the rows that wait for each task, and those that it has had so far."""
+        """See AsyncCollector; with the rows that wait for each task of this step, and those that it has had so far."""
         collected = super().joined(parts)
-        for task in ("judge", *WRITTEN, "train"):
+        for task in ("judge", *self._forwards, "train"):
             waiting = len(self._queue.ready(task, self._reads.get(task)))
             collected.metrics[f"flow/rows/{task}_waiting"] = float(waiting)
             collected.metrics[f"flow/rows/{task}_taken"] = float(self._queue.taken[task])
@@ -289,4 +295,22 @@ def problems(config: ConfigDict) -> list[str]:
             config.packing.mode != "padded"
         ),
     }
-    return [f"flow.columns=True scores rows as they end: {reason}" for reason, is_wrong in found.items() if is_wrong]
+    reasons = [reason for reason, is_wrong in found.items() if is_wrong]
+    reasons += coupled(config.reward.compose.to_dict()) if config.reward.terms else []
+    return [f"flow.columns=True scores rows as they end: {reason}" for reason in reasons]
+
+
+def coupled(spec: Any, field: str = "reward.compose") -> list[str]:
+    """Compositions that may couple rows, within others too, as sentences with the remedy; [] if none does.
+
+    Args:
+      spec: of config.reward.compose: a name, a function, or a mapping with its keywords.
+      field: of the config.
+    """
+    fields = dict(spec) if isinstance(spec, Mapping) else {"fn": spec}
+    name = origin.named(fields["fn"])
+    found = coupled(fields["of"], f"{field}.of") if "of" in fields else []
+    if (name if ":" in name else f"{COMPOSE}:{name}") in ROW_WISE:
+        return found
+    remedy = f"take one of {COMPOSE}, or set flow.columns=False"
+    return [f"{field}={name!r}: it may read the rows beside a row, which are others in a micro-batch: {remedy}", *found]

@@ -6,6 +6,7 @@ the link carries groups, so a row is there when its group is, while later ones a
 trained in it, so nothing is saved: groups that a trainer took and did not train on wait in the link again.
 """
 
+import concurrent.futures
 import contextlib
 import hashlib
 import json
@@ -43,12 +44,17 @@ class RowFlow(Flow):
 
     Attributes:
       queue: TransferQueue of TASKS.
+      thread: that judges, one for the whole run: a reward worker ends with the thread that has started it.
     """
 
     def __init__(self, setup: Setup, *args, **fields):
         super().__init__(setup, *args, **fields)
         self.queue, self._part, self._tell = TransferQueue(TASKS), 1, None  # parts of one group
-        self._digest = digest_of(setup.config)
+        self.thread, self._digest = concurrent.futures.ThreadPoolExecutor(1), digest_of(setup.config)
+
+    def __exit__(self, *error) -> None:
+        self.thread.shutdown(cancel_futures=True)  # what is judged now ends first
+        super().__exit__(*error)
 
     def _step(self) -> None:
         super()._step()
@@ -87,11 +93,17 @@ class RowTrainer(Trainer):
 
     Attributes:
       queue: TransferQueue of TASKS; empty between two steps.
+      thread: see RowFlow.
     """
 
     def __init__(self, *args, **fields):
         super().__init__(*args, **fields)
         self.queue, self._part = TransferQueue(TASKS, guards=False), 1  # the link knows who was here
+        self.thread = concurrent.futures.ThreadPoolExecutor(1)
+
+    def __exit__(self, *error) -> None:
+        self.thread.shutdown(cancel_futures=True)
+        super().__exit__(*error)
 
     def telling(self, tell: Callable[[], None]) -> contextlib.AbstractContextManager:
         """See RowFlow; nothing is decoded here."""
