@@ -1,15 +1,16 @@
 """flow.columns=True: rewards, reference and policy log-probs are computed from the columns that are there (AsyncFlow).
 
     task        takes                                                            when
-    judge       all rows that have ended; with a term that sees groups, groups   at once, in a thread
+    judge       all rows that have ended; with a term that sees groups, groups   after a decode call, in a thread
     reference   micro-batches of rows that have ended, whatever their groups     when one is full, or its group is due
     policy      the same of rows that are sure to be in the batch                the same
     train       groups of the batch, with all columns                            as with flow.streaming
 
-So a row is judged and scored by the reference while its group, and groups before it, are still sampled, in one process
-also if it is of a later batch. A micro-batch has the shape of a part of flow.streaming, and what is missing in it is
-filled up with copies: a row's log-probs are those of a run without it, and so is the run. Between two steps nothing is
-on its way, so that the queue can be saved.
+So while a batch is collected a row is judged and scored by the reference though its group, and groups before it, are
+still sampled, in one process also if it is of a later batch. Rows that end beside the updates are judged when the next
+step begins, and between a sampler's and a trainer's process groups move, not rows. A micro-batch has the shape of a
+part of flow.streaming, and what is missing in it is filled up with copies: a row's log-probs are those of a run without
+it, and so is the run. Between two steps nothing is on its way, so that the queue can be saved.
 """
 
 import json
@@ -247,8 +248,10 @@ def completion(tokens: np.ndarray, reason: str) -> Completion:
 def split_results(result: RewardResult) -> list[dict[str, Any]]:
     """The columns of `judge`, row by row.
 
-    Of the rows that failed the first num_timeouts count as late, and all have the message of the first one: a result
-    has no more of them. So the counts of several micro-batches add up to those of all rows together.
+    A result does not say why each row failed. So of those that failed the first num_timeouts count as late, whichever
+    were, and all have the message of the first one. How many rows failed is right in every step, and so are the
+    rewards; but if rows that are judged together are trained on in several steps, a failure may count as late or as an
+    error, and its message be shown, in another step than its own.
     """
     count = len(result.rewards)
     failed = np.zeros(count, bool) if result.failed is None else result.failed
@@ -268,7 +271,7 @@ def split_results(result: RewardResult) -> list[dict[str, Any]]:
 
 
 def joined_results(rows: Sequence[Row]) -> RewardResult:
-    """The result of rows with the columns of `split_results`."""
+    """The result of rows with the columns of `split_results`, whose kinds of failures and message may be others'."""
     said = [json.loads(row.values["judgement"]) for row in rows]
     names = sorted({name for one in said for name in one["components"]})
     failed = [one["failed"] for one in said]

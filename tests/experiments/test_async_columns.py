@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from experiments.parts import async_check, async_columns, async_rows
+from experiments.parts.async_collect import AsyncCollector
 from experiments.parts.async_columns import ColumnCollector, coupled, joined_results, problems, split_results
 from experiments.parts.async_flow import Flow
 from experiments.parts.async_groups import GroupRows
@@ -170,3 +171,12 @@ def test_one_thread_judges_until_the_run_ends(monkeypatch, kind):
     assert threads[0] is threads[1] is not threading.current_thread() and threads[0].is_alive()
     flow.__exit__(None, None, None)
     assert ended and not threads[0].is_alive(), "no thread is left"
+
+
+def test_only_tasks_that_run_are_logged(monkeypatch):
+    """Without a reference term nothing is said of reference."""
+    monkeypatch.setattr(AsyncCollector, "joined", lambda self, parts: types.SimpleNamespace(metrics={}))
+    side = object.__new__(ColumnCollector)
+    side._queue, side._forwards, side._reads = TransferQueue(TASKS), ("policy",), {}
+    names = {name.split("/")[2].rpartition("_")[0] for name in side.joined([]).metrics}
+    assert names == {"judge", "policy", "train"}
