@@ -2,9 +2,9 @@
 
 RowFlow is what async_flow.Flow is to a run without it, RowTrainer what async_roles.Trainer is. In one process a row is
 in the queue when it has ended, before its group has (if it ends beside the updates, when the next step begins), and the
-queue is saved with the rows in flight. Of two processes
-the link carries groups, so a row is there when its group is, while later ones are sampled; all rows of a step are
-trained in it, so nothing is saved: groups that a trainer took and did not train on wait in the link again.
+queue is saved with the rows in flight. Of two processes the link carries groups, so a row is there when its group is,
+while later ones are sampled; all rows of a step are trained in it, so nothing is saved: groups that a trainer took and
+did not train on wait in the link again.
 """
 
 import concurrent.futures
