@@ -1,27 +1,27 @@
 """flow.columns=True: rewards, reference and policy log-probs are computed from the columns that are there (AsyncFlow).
 
     task        takes                                                            when
-    judge       all rows that have ended; with a term that sees groups, groups   at once, in a thread
+    judge       all rows that have ended; with a term that sees groups, groups   after a decode call, in a thread
     reference   micro-batches of rows that have ended, whatever their groups     when one is full, or its group is due
     policy      the same of rows that are sure to be in the batch                the same
     train       groups of the batch, with all columns                            as with flow.streaming
 
-So a row is judged and scored by the reference while its group, and groups before it, are still sampled, in one process
-also if it is of a later batch. A micro-batch has the shape of a part of flow.streaming, and what is missing in it is
-filled up with copies: a row's log-probs are those of a run without it, and so is the run. Between two steps nothing is
-on its way, so that the queue can be saved.
+So while a batch is collected a row is judged and scored by the reference though its group, and groups before it, are
+still sampled, in one process also if it is of a later batch. Rows that end beside the updates are judged when the next
+step begins, and between a sampler's and a trainer's process groups move, not rows. A micro-batch has the shape of a
+part of flow.streaming, and what is missing in it is filled up with copies: a row's log-probs are those of a run without
+it, and so is the run. Between two steps nothing is on its way, so that the queue can be saved.
 """
 
-import concurrent.futures
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from experiments.parts import action_mask, policy
+from experiments.parts import action_mask, origin, policy
 from experiments.parts.async_collect import AsyncCollector, Scoring
 from experiments.parts.async_flow import part_of
 from experiments.parts.async_groups import GroupRows
@@ -44,6 +44,13 @@ ALL = 10**9  # groups, or rows
 WRITTEN = {  # by a forward: scores -> the value of its column, whose rows are the first axis
     "policy": lambda scores: scores,
     "reference": lambda scores: scores.log_probs,
+}
+COMPOSE = "rl_jax.rewards.compose"
+ROW_WISE = {  # compositions in which a row's reward is that of the row alone
+    *(f"{COMPOSE}:{name}" for name in ("weighted_sum", "gate", "veto", "product", "signed_geometric_mean")),
+    *(f"{COMPOSE}:{name}" for name in ("saturation", "interactions", "clip", "by_source")),
+    *("rl_jax.rewards.constraints:constrained", "rl_jax.rewards.constraints:mixture_of_judges"),
+    *("rl_jax.rewards.brevity:gated_score", "rl_jax.rewards.contrast:only"),
 }
 
 
@@ -97,7 +104,7 @@ class ColumnCollector(AsyncCollector):
         self._reads = {name: TASKS[name].reads for name in WRITTEN}
         if setup.config.algorithm.reference_schedule.fn != "fixed":  # it is another one at the next step
             self._reads["reference"] = TASKS["policy"].reads
-        self._scoring, self._forwards, self._thread = None, (), None
+        self._scoring, self._forwards = None, ()
         self._chosen: list[GroupRows] = []  # of the part that comes next
         self._begun: list[OnItsWay] = []
 
@@ -108,7 +115,7 @@ class ColumnCollector(AsyncCollector):
         self._scoring, config = scoring, self._setup.config
         needed = {"policy": needs_scores(config) or scoring.looks, "reference": policy.needs_ref_log_probs(config)}
         self._forwards = tuple(task for task, is_needed in needed.items() if is_needed)
-        with concurrent.futures.ThreadPoolExecutor(1) as self._thread, self._flow.telling(self._turn):
+        with self._flow.telling(self._turn):
             self._turn()
             for groups in self._flow.parts():
                 self._chosen += groups
@@ -129,12 +136,18 @@ class ColumnCollector(AsyncCollector):
         """After a decode call: rows that have ended come in, and each task takes what it can."""
         alive = [*self._flow.groups(), *self._chosen]
         numbers = {group.number for group in alive}
-        self._queue.forget([n for n in self._queue.numbers() if n // self._size not in numbers])  # thrown away
+        gone = [row for row in self._known() if row // self._size not in numbers]  # thrown away, or trained on
+        self._queue.forget(gone)
         self._enter(alive)
         self._judge()
         for task in self._forwards:
             while self._forward(task, self._rows):
                 pass
+
+    def _known(self) -> list[int]:
+        """Rows that have come and, of one process, all that were let in: also those that never ended."""
+        admitted = self._flow.counters.admitted * self._size  # 0 if another process lets them in
+        return sorted({*self._queue.numbers(), *range(self._queue.below, admitted)})
 
     def _enter(self, groups: Sequence[GroupRows]) -> None:
         found = {}
@@ -149,7 +162,7 @@ class ColumnCollector(AsyncCollector):
         if rows := self._queue.take("judge", ALL * self._judged_by, at_least=1, group=self._judged_by):
             rollout, records = self._rollout(rows)
             work = (judge_rows, self._setup, self._judging, rollout, records, self._judged_by)
-            future = self._thread.submit(*work)
+            future = self._flow.thread.submit(*work)
             self._begin("judge", rows, lambda: split_results(future.result().result))
 
     def _forward(self, task: str, at_least: int) -> bool:
@@ -206,9 +219,9 @@ class ColumnCollector(AsyncCollector):
         return collected, rows, found.get("policy"), found.get("reference")
 
     def joined(self, parts: Sequence[Collected]) -> Collected:
-        """See AsyncCollector; with the rows that wait for each task, and those that it has had so far."""
+        """See AsyncCollector; with the rows that wait for each task of this step, and those that it has had so far."""
         collected = super().joined(parts)
-        for task in ("judge", *WRITTEN, "train"):
+        for task in ("judge", *self._forwards, "train"):
             waiting = len(self._queue.ready(task, self._reads.get(task)))
             collected.metrics[f"flow/rows/{task}_waiting"] = float(waiting)
             collected.metrics[f"flow/rows/{task}_taken"] = float(self._queue.taken[task])
@@ -235,8 +248,10 @@ def completion(tokens: np.ndarray, reason: str) -> Completion:
 def split_results(result: RewardResult) -> list[dict[str, Any]]:
     """The columns of `judge`, row by row.
 
-    Of the rows that failed the first num_timeouts count as late, and all have the message of the first one: a result
-    has no more of them. So the counts of several micro-batches add up to those of all rows together.
+    A result does not say why each row failed. So of those that failed the first num_timeouts count as late, whichever
+    were, and all have the message of the first one. How many rows failed is right in every step, and so are the
+    rewards; but if rows that are judged together are trained on in several steps, a failure may count as late or as an
+    error, and its message be shown, in another step than its own.
     """
     count = len(result.rewards)
     failed = np.zeros(count, bool) if result.failed is None else result.failed
@@ -256,7 +271,7 @@ def split_results(result: RewardResult) -> list[dict[str, Any]]:
 
 
 def joined_results(rows: Sequence[Row]) -> RewardResult:
-    """The result of rows with the columns of `split_results`."""
+    """The result of rows with the columns of `split_results`, whose kinds of failures and message may be others'."""
     said = [json.loads(row.values["judgement"]) for row in rows]
     names = sorted({name for one in said for name in one["components"]})
     failed = [one["failed"] for one in said]
@@ -283,4 +298,22 @@ def problems(config: ConfigDict) -> list[str]:
             config.packing.mode != "padded"
         ),
     }
-    return [f"flow.columns=True scores rows as they end: {reason}" for reason, is_wrong in found.items() if is_wrong]
+    reasons = [reason for reason, is_wrong in found.items() if is_wrong]
+    reasons += coupled(config.reward.compose.to_dict()) if config.reward.terms else []
+    return [f"flow.columns=True scores rows as they end: {reason}" for reason in reasons]
+
+
+def coupled(spec: Any, field: str = "reward.compose") -> list[str]:
+    """Compositions that may couple rows, within others too, as sentences with the remedy; [] if none does.
+
+    Args:
+      spec: of config.reward.compose: a name, a function, or a mapping with its keywords.
+      field: of the config.
+    """
+    fields = dict(spec) if isinstance(spec, Mapping) else {"fn": spec}
+    name = origin.named(fields["fn"])
+    found = coupled(fields["of"], f"{field}.of") if "of" in fields else []
+    if (name if ":" in name else f"{COMPOSE}:{name}") in ROW_WISE:
+        return found
+    remedy = f"take one of {COMPOSE}, or set flow.columns=False"
+    return [f"{field}={name!r}: it may read the rows beside a row, which are others in a micro-batch: {remedy}", *found]

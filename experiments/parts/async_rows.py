@@ -1,19 +1,25 @@
 """flow.columns=True: where rows come from, one by one as they end, and the queue in which their columns fill.
 
 RowFlow is what async_flow.Flow is to a run without it, RowTrainer what async_roles.Trainer is. In one process a row is
-in the queue when it has ended, before its group has, and the queue is saved with the rows in flight. Of two processes
-the link carries groups, so a row is there when its group is, while later ones are sampled; all rows of a step are
-trained in it, so nothing is saved: groups that a trainer took and did not train on wait in the link again.
+in the queue when it has ended, before its group has (if it ends beside the updates, when the next step begins), and the
+queue is saved with the rows in flight. Of two processes the link carries groups, so a row is there when its group is,
+while later ones are sampled; all rows of a step are trained in it, so nothing is saved: groups that a trainer took and
+did not train on wait in the link again.
 """
 
+import concurrent.futures
 import contextlib
+import hashlib
+import json
 import pathlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from experiments.parts import origin
 from experiments.parts.async_flow import Flow
 from experiments.parts.async_groups import GroupRows, table_of_text, text_of_table
 from experiments.parts.async_roles import Trainer, make_flow
+from experiments.parts.async_shared import shared_fields
 from experiments.parts.run import Run
 from experiments.parts.setup import Setup
 from rl_jax.flow import Link
@@ -29,17 +35,27 @@ TASKS = {
     "train": Task(("version", "reward", "judgement")),  # and the columns that a step needs
 }
 
+# Of the config: what a column's values depend on, of a row whose tokens are given.
+GROUPS = ("reward", "judge", "rollout", "packing", "model", "task")
+REFERENCE = "algorithm.reference_"
+
 
 class RowFlow(Flow):
     """A Flow that says which rows have ended, and calls back after each decode call.
 
     Attributes:
       queue: TransferQueue of TASKS.
+      thread: that judges, one for the whole run: a reward worker ends with the thread that has started it.
     """
 
-    def __init__(self, *args, **fields):
-        super().__init__(*args, **fields)
+    def __init__(self, setup: Setup, *args, **fields):
+        super().__init__(setup, *args, **fields)
         self.queue, self._part, self._tell = TransferQueue(TASKS), 1, None  # parts of one group
+        self.thread, self._digest = concurrent.futures.ThreadPoolExecutor(1), digest_of(setup.config)
+
+    def __exit__(self, *error) -> None:
+        self.thread.shutdown(cancel_futures=True)  # what is judged now ends first
+        super().__exit__(*error)
 
     def _step(self) -> None:
         super()._step()
@@ -63,12 +79,12 @@ class RowFlow(Flow):
         """See Flow; with the queue."""
         words, tables = self.queue.state()
         columns = {column: text_of_table(table) for column, table in tables.items()}
-        return super().get_state() | {"queue": words, "columns": columns}
+        return super().get_state() | {"queue": words, "columns": columns, "columns_config": self._digest}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """See Flow. The queue of a run that had none is filled from the rows."""
+        """See Flow. The queue of a run that had none, or another reward (--fork), is filled from the rows again."""
         super().set_state(state)
-        if "queue" in state:
+        if "queue" in state and state.get("columns_config") == self._digest:
             tables = {column: table_of_text(text) for column, text in state["columns"].items()}
             self.queue.restore(state["queue"], tables)
 
@@ -78,11 +94,17 @@ class RowTrainer(Trainer):
 
     Attributes:
       queue: TransferQueue of TASKS; empty between two steps.
+      thread: see RowFlow.
     """
 
     def __init__(self, *args, **fields):
         super().__init__(*args, **fields)
-        self.queue, self._part = TransferQueue(TASKS), 1
+        self.queue, self._part = TransferQueue(TASKS, guards=False), 1  # the link knows who was here
+        self.thread = concurrent.futures.ThreadPoolExecutor(1)
+
+    def __exit__(self, *error) -> None:
+        self.thread.shutdown(cancel_futures=True)
+        super().__exit__(*error)
 
     def telling(self, tell: Callable[[], None]) -> contextlib.AbstractContextManager:
         """See RowFlow; nothing is decoded here."""
@@ -91,6 +113,13 @@ class RowTrainer(Trainer):
     def groups(self) -> list[GroupRows]:
         """See RowFlow; none."""
         return []
+
+
+def digest_of(config) -> str:
+    """A digest of the fields that the values of columns depend on: the same tokens under others get other ones."""
+    fields = shared_fields(config, (*GROUPS, "algorithm"), origin.MAY_CHANGE)
+    fields = {name: value for name, value in fields.items() if name.startswith((REFERENCE, *(f"{g}." for g in GROUPS)))}
+    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
 
 def make_flow_of(

@@ -57,6 +57,8 @@ class TransferQueue:
 
     Args:
       tasks: by name.
+      guards: whether a row that was forgotten is refused if it comes again. The numbers are kept up to the first one
+        that never was forgotten, so forget all of them; False if someone else, as a link, sees to it.
 
     Attributes:
       taken: task -> how many rows it has had so far, those that were forgotten included.
@@ -65,8 +67,8 @@ class TransferQueue:
       ValueError: if two tasks write one column, or a task reads one that nobody writes.
     """
 
-    def __init__(self, tasks: Mapping[str, Task]):
-        self._tasks, self._writers = dict(tasks), {}
+    def __init__(self, tasks: Mapping[str, Task], *, guards: bool = True):
+        self._tasks, self._writers, self._guards = dict(tasks), {}, guards
         for name, task in self._tasks.items():
             for column in task.writes:
                 if (other := self._writers.setdefault(column, name)) != name:
@@ -92,6 +94,11 @@ class TransferQueue:
 
     def __contains__(self, number: int) -> bool:
         return number in self._there
+
+    @property
+    def below(self) -> int:
+        """All rows with a lower number were forgotten."""
+        return self._done.below
 
     def numbers(self) -> list[int]:
         """Of the rows that are here, ascending."""
@@ -187,13 +194,17 @@ class TransferQueue:
         return [Row(number, {column: self._values[number][column] for column in wanted}) for number in found]
 
     def forget(self, numbers: Iterable[int]) -> None:
-        """Removes rows, as after training or if their group was thrown away. They may not come again."""
+        """Removes rows, as after training or if their group was thrown away; also rows that never came.
+
+        They may not come again (`guards`).
+        """
         numbers = list(numbers)
         for number in numbers:
             self._there.pop(number, None), self._values.pop(number, None)
             for had in self._had.values():
                 had.discard(number)
-        self._done.add(numbers)
+        if self._guards:
+            self._done.add(numbers)
 
     def state(self) -> tuple[dict[str, Any], dict[str, pyarrow.Table]]:
         """(JSON value, values by column): from them `restore` makes the same queue.

@@ -140,3 +140,12 @@ def test_wrong_calls_are_refused(call, words):
     with pytest.raises(ValueError, match=words):
         call(queue)
     assert queue.state()[0] == before, "nothing of it has happened"
+
+
+def test_a_queue_without_guards_keeps_no_numbers():
+    """A trainer that comes back gets rows from a high number on, in any order; its link refuses what was there."""
+    queue = TransferQueue(TASKS, guards=False)
+    queue.put("sample", {90: {"response": 1.0}})
+    queue.forget([90, 70])
+    assert queue.state()[0]["done"] == {"below": 0, "others": []} and queue.numbers() == []
+    queue.put("sample", {70: {"response": 1.0}})
