@@ -18,14 +18,14 @@ import flax.linen as nn
 import jax
 import numpy as np
 import pytest
-from jax.flatten_util import ravel_pytree
+from jax._src.util import HashablePartial
 from ml_collections import ConfigDict
 
 PLAIN = (type(None), bool, int, float, complex, str, bytes, type, types.ModuleType, types.BuiltinFunctionType, np.dtype)
 HASHED = (jax.sharding.Mesh, jax.sharding.Sharding, jax.sharding.PartitionSpec, jax.ShapeDtypeStruct, np.ufunc)
 # A function of a module that is jitted (jnp.tanh) is the same only where it is the same object.
 HASHED += (jax.tree_util.PyTreeDef, type(jax.jit(lambda x: x)))
-UNRAVEL = type(ravel_pytree(np.zeros(1))[1])  # a partial of jax's own
+UNRAVEL = HashablePartial  # what ravel_pytree gives; asked of an array, jax would start its backends on import
 SMALL = 4096  # elements of an array whose values are part of a key
 # What tests replace and no traced function reads: sharing goes on. (CPU_OPTIONS become an argument of jax.jit.)
 NOT_TRACED = {"StopSignal", "make_evaluate", "make_loop_evaluate", "make_episode_evaluate", "make_prompts"}

@@ -246,7 +246,8 @@ def test_faults_are_killed_and_survive_in_a_small_repository(tmp_path):
     """The whole program: a baseline, a kill, a survivor, a fault excused, and nothing run twice."""
     root = tmp_path / "main"
     (root / "rl_jax" / "core").mkdir(parents=True)
-    shutil.copytree(REPO_ROOT / "tests" / "mutation", root / "tests" / "mutation")
+    for name in ("mutation", "started"):
+        shutil.copytree(REPO_ROOT / "tests" / name, root / "tests" / name)
     for name in ("mutate.py", "conftest.py"):
         shutil.copy(REPO_ROOT / "tests" / name, root / "tests" / name)
     shutil.copy(REPO_ROOT / "pyproject.toml", root)
