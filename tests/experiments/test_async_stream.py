@@ -55,21 +55,26 @@ def test_parts_are_the_whole_batch(tmp_path, undisturbed):
         np.testing.assert_allclose(one, other, atol=2e-5)
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("kept_signals")
-def test_two_samplers_and_a_trainer_that_die_inside_a_batch_are_one_process(tmp_path, undisturbed):
-    config, of_trainer, of_samplers = streamed(undisturbed), [4], [[], [4]]  # messages until death: in the second batch
-    sides = [threading.Thread(target=sample, args=(config, tmp_path, i, of_samplers[i])) for i in range(2)]
+def assert_the_files_of_one_process(config, folder, undisturbed, of_trainer, of_samplers):
+    """A trainer and two samplers that die after so many messages end with the files of an undisturbed run."""
+    sides = [threading.Thread(target=sample, args=(config, folder, i, of_samplers[i])) for i in range(2)]
     for side in sides:
         side.start()
     try:
-        train_to_the_end(config, tmp_path, of_trainer)
+        train_to_the_end(config, folder, of_trainer)
     finally:
         for side in sides:
             side.join(600)
     assert of_samplers == [[], []] and of_trainer == [] and not any(side.is_alive() for side in sides)
     for name in ("samples.jsonl", "final.json", "group_view.jsonl"):
-        assert (undisturbed / "run" / name).read_bytes() == (tmp_path / name).read_bytes(), name
+        assert (undisturbed / "run" / name).read_bytes() == (folder / name).read_bytes(), name
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("kept_signals")
+def test_two_samplers_and_a_trainer_that_die_inside_a_batch_are_one_process(tmp_path, undisturbed):
+    config, of_trainer, of_samplers = streamed(undisturbed), [4], [[], [4]]  # messages until death: in the second batch
+    assert_the_files_of_one_process(config, tmp_path, undisturbed, of_trainer, of_samplers)
     one, three = (read_jsonl(folder / "metrics.jsonl") for folder in (undisturbed / "run", tmp_path))
     # A sampler counts its own rows only.
     assert [{k: v for k, v in row.items() if not k.startswith("flow/")} for row in one] == three
@@ -128,18 +133,8 @@ def test_columns_wait_for_what_they_need(tmp_path):
 @pytest.mark.usefixtures("kept_signals")
 def test_a_trainer_with_columns_that_dies_is_one_process(tmp_path, undisturbed):
     """Two samplers and a trainer, who dies within a batch: the rows of its queue are those that wait in its link."""
-    config, of_trainer = streamed(undisturbed, dict(columns=True)), [4]
-    sides = [threading.Thread(target=sample, args=(config, tmp_path, index, [])) for index in range(2)]
-    for side in sides:
-        side.start()
-    try:
-        train_to_the_end(config, tmp_path, of_trainer)
-    finally:
-        for side in sides:
-            side.join(600)
-    assert of_trainer == [] and not any(side.is_alive() for side in sides)
-    for name in ("samples.jsonl", "final.json", "group_view.jsonl"):
-        assert (undisturbed / "run" / name).read_bytes() == (tmp_path / name).read_bytes(), name
+    config = streamed(undisturbed, dict(columns=True))
+    assert_the_files_of_one_process(config, tmp_path, undisturbed, [4], [[], []])
     one, three = (read_jsonl(folder / "metrics.jsonl") for folder in (undisturbed / "run", tmp_path))
     assert without(one, "flow/") == without(three, "flow/")
 
