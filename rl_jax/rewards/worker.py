@@ -72,7 +72,7 @@ class _Worker:
         self.requests, self.replies, self.inbox, self.parent = requests, replies, inbox, setup["parent"]
         self.kwargs, self.limit_s = setup["kwargs"], setup["time_limit_s"]
         self.memory_gb = setup["memory_gb"]
-        self.child, self.pid = None, os.getpid()
+        self.child, self.pid, self.leaving = None, os.getpid(), False
 
     def load(self, name: str) -> None:
         """Imports the function, and prepares it."""
@@ -98,10 +98,19 @@ class _Worker:
             containment.set_cpu_limit(self.limit_s * (os.cpu_count() or 1) + containment.SPARE_CPU_S)
         containment.go_behind(self.fence)
 
+    def leave(self) -> None:
+        """The program has ended or closed the pipe.
+
+        Its end closes the pipe and sends SIGCONT, one just after the other. The second must not raise again: that could
+        be while `main` ends the children, and would leave them behind.
+        """
+        self.leaving = True
+        raise _ParentIsGone
+
     def woken(self, *_) -> None:
         """SIGCONT: the kernel sends it when the parent ends, also to a worker that was stopped."""
-        if os.getpid() == self.pid and os.getppid() != self.parent:
-            raise _ParentIsGone
+        if not self.leaving and os.getpid() == self.pid and os.getppid() != self.parent:
+            self.leave()
 
     def serve(self) -> None:
         """Answers chunk by chunk."""
@@ -117,14 +126,17 @@ class _Worker:
         """Reads from the program; waits if there is nothing."""
         data = os.read(self.requests, READ)
         if not data:
-            raise _ParentIsGone
+            self.leave()
         self.inbox += data
 
     def send(self, message) -> None:
         """Writes a line to the program."""
         data = json.dumps(message).encode() + b"\n"
-        while data:
-            data = data[os.write(self.replies, data) :]
+        try:
+            while data:
+                data = data[os.write(self.replies, data) :]
+        except BrokenPipeError:
+            self.leave()
 
     def score(self, item: list) -> tuple[tuple, bool]:
         """((values, reason) of an item, whether it was late)."""
@@ -255,7 +267,7 @@ def main() -> None:
         worker.woken()
         worker.send({"ready": True})
         worker.serve()
-    except (_ParentIsGone, BrokenPipeError):
+    except _ParentIsGone:
         pass
     finally:
         signal.signal(signal.SIGCONT, signal.SIG_DFL)

@@ -17,7 +17,7 @@ import uuid
 import numpy as np
 import pytest
 
-from rl_jax.rewards import containment
+from rl_jax.rewards import containment, worker
 from rl_jax.rewards.output import MAX_CALL, Output
 from rl_jax.rewards.pool import RewardPool
 from tests.paths import REPO_ROOT
@@ -124,7 +124,7 @@ def test_nothing_outlives_a_run_that_is_killed(how, mark, tmp_path):
 
 MISSED = """
 import subprocess, sys
-from rl_jax.rewards import containment
+from rl_jax.rewards import containment, worker
 child = subprocess.Popen(["sleep", "1000"])
 scans = iter([set(), {child.pid}])
 containment.children = lambda: next(scans, set())
@@ -135,6 +135,25 @@ sys.exit(child.poll() is None)
 
 def test_a_child_that_one_look_at_the_processes_has_missed_is_ended():
     assert subprocess.run([sys.executable, "-c", MISSED], cwd=REPO_ROOT).returncode == 0
+
+
+@pytest.mark.parametrize("first", ["receive", "send"])
+def test_the_end_of_the_program_cuts_a_worker_short_once(first):
+    """A program that ends closes the pipes and sends a signal. If both raised, the second could stop the end's work."""
+    pipe, other = os.pipe()
+    os.close(other if first == "receive" else pipe)
+    setup = {"parent": -1, "kwargs": {}, "time_limit_s": 1.0, "memory_gb": 1.0}
+    leaving = worker._Worker(pipe, other, setup, b"")
+    with pytest.raises(worker._ParentIsGone):
+        leaving.receive() if first == "receive" else leaving.send("a line")
+    leaving.woken()  # the signal: nothing is raised any more
+    os.close(pipe if first == "receive" else other)
+
+
+def test_a_woken_worker_leaves():
+    leaving = worker._Worker(-1, -1, {"parent": -1, "kwargs": {}, "time_limit_s": 1.0, "memory_gb": 1.0}, b"")
+    with pytest.raises(worker._ParentIsGone):
+        leaving.woken()
 
 
 def until(moment):
