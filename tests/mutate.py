@@ -3,6 +3,7 @@
     python -m tests.mutate                                  every fault of every file below
     python -m tests.mutate rl_jax/losses/kl.py              the faults of one file, or of a folder
     python -m tests.mutate --sample 50 --seed 0             some of them
+    python -m tests.mutate --slow --tests tests/rollout/test_beam.py    slow tests, and files that are else left out
     python -m tests.mutate --list rl_jax/losses/kl.py       name them, run nothing
 
 Why a tool of our own: mutmut has none of our faults (dropped stop_gradient, mask, exp) and hides the signatures that
@@ -133,8 +134,8 @@ def fault_keys(root: Path, found: list[faults.Fault]) -> dict[faults.Fault, str]
 class Run:
     """All faults through their tests, `workers` at a time. results: key -> {"status": killed | survived | ..., ...}."""
 
-    def __init__(self, root: Path, work: Path, plan: Plan, results: Path):
-        self.root, self.work, self.plan, self.path = root, work, plan, results
+    def __init__(self, root: Path, work: Path, plan: Plan, results: Path, *, slow: bool = False):
+        self.root, self.work, self.plan, self.path, self.slow = root, work, plan, results, slow
         self.results = {}
 
     def load(self):
@@ -202,7 +203,7 @@ class Run:
 
         def call():
             use_cache(cache_of(self.work, test_file), write=False)
-            return run_mutant(self.root, fault.file, source, test_file, tests)
+            return run_mutant(self.root, fault.file, source, test_file, tests, slow=self.slow)
 
         log = self.work / "logs" / f"mutant-{digest(*map(str, fault))}.txt"
         return Child(call, log, limit=120 + 20 * seconds)
@@ -259,7 +260,8 @@ def report(root: Path, work: Path, keys: dict[faults.Fault, str], results: dict[
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutate", description=__doc__.split("\n")[0])
     parser.add_argument("files", nargs="*", help="files or folders of the repository; all of MUTATED if there is none")
-    parser.add_argument("--tests", nargs="+", help="only these test files, for a first look")
+    parser.add_argument("--tests", nargs="+", help="only these test files, whichever they are")
+    parser.add_argument("--slow", action="store_true", help="their slow tests, too")
     parser.add_argument("--sample", type=int, help="run so many faults only, drawn with --seed")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=2)
@@ -330,9 +332,8 @@ def _run(options) -> int:
     excused = {fault for fault in found if fault.claim() in claims}
     _warm()
     mutated = {fault.file for fault in found}
-    tests = [name for name in test_files(root) if imported(root, name) & mutated]
-    tests = [name for name in tests if options.tests is None or name in options.tests]
-    known = baseline(root, tests, options.work, options.jobs)
+    tests = [name for name in options.tests or test_files(root) if imported(root, name) & mutated]
+    known = baseline(root, tests, options.work, options.jobs, slow=options.slow)
     if unread := [name for name, result in known.items() if result["code"] not in (0, 1, 5)]:
         print(f"these files cannot be collected without a fault: {', '.join(unread)}", file=sys.stderr)
         return 2
@@ -340,7 +341,8 @@ def _run(options) -> int:
     results = options.work / "results.jsonl"
     if options.fresh:
         results.unlink(missing_ok=True)
-    run, keys = Run(root, options.work, Plan(known, options.budget), results), fault_keys(root, found)
+    run = Run(root, options.work, Plan(known, options.budget), results, slow=options.slow)
+    keys = fault_keys(root, found)
     run.load()
     run.run({f: k for f, k in keys.items() if options.check_equivalent or f not in excused}, options.jobs)
     if options.check_equivalent:

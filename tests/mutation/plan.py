@@ -47,16 +47,16 @@ def imported(root: Path, file: str) -> set[str]:
     return found
 
 
-def baseline(root: Path, test_files: list[str], work: Path, workers: int) -> dict[str, dict]:
-    """world.run_baseline of every test file, from work/baseline.json where nothing has changed since."""
-    path = work / "baseline.json"
+def baseline(root: Path, test_files: list[str], work: Path, workers: int, *, slow: bool = False) -> dict[str, dict]:
+    """world.run_baseline of every test file, from a file in `work` where nothing has changed since."""
+    path = work / ("baseline_slow.json" if slow else "baseline.json")
     kept = json.loads(path.read_text()) if path.exists() else {}
     kept = {name: result for name, result in kept.items() if result["key"] == _state(root, result["files"])}
     known = {name: kept[name] for name in test_files if name in kept}
     missing = [name for name in test_files if name not in known]
     if missing:
         print(f"baseline: {len(missing)} test files without a fault", flush=True)
-    jobs = ((name, lambda name=name: _start_baseline(root, work, name)) for name in missing)
+    jobs = ((name, lambda name=name: _start_baseline(root, work, name, slow)) for name in missing)
     for name, answer in run_all(jobs, workers):
         if "died" in answer:
             print(f"  {name}: {answer['died']}, left out; see {log_of(work, 'baseline', name)}", flush=True)
@@ -89,12 +89,12 @@ def use_cache(folder: Path, *, write: bool):
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
-def _start_baseline(root, work, name):
+def _start_baseline(root, work, name, slow):
     shutil.rmtree(cache_of(work, name), ignore_errors=True)
 
     def call():
         use_cache(cache_of(work, name), write=True)
-        return run_baseline(root, name)
+        return run_baseline(root, name, slow=slow)
 
     return Child(call, log_of(work, "baseline", name), limit=1800)
 

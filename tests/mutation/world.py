@@ -25,9 +25,9 @@ MUTABLE = ("rl_jax", "experiments")  # where faults are put and calls are counte
 STEP_CHECKS = "tests/step_checks/"  # whole steps of a program: few and slow, and what holds its wiring
 
 
-def pytest_options(test_file: str) -> list[str]:
-    """Of a test file only the fast tests are run; of a step check those that compare, not those that take terms out."""
-    chosen = ["-k", "not moves"] if test_file.startswith(STEP_CHECKS) else ["-m", "not slow"]
+def pytest_options(test_file: str, *, slow: bool = False) -> list[str]:
+    """The fast tests of a file; the slow ones, too, if `slow`; of a step check those that compare."""
+    chosen = ["-k", "not moves"] if test_file.startswith(STEP_CHECKS) else [] if slow else ["-m", "not slow"]
     return [*PYTEST, *chosen, test_file]
 
 
@@ -89,8 +89,7 @@ def run_mutant(
     """
     sys.meta_path.insert(0, _Finder(lambda path: path == root / file, lambda path: source))
     selection = _Selection(tests)
-    options = [*PYTEST, test_file] if slow else pytest_options(test_file)
-    code = pytest.main([*options, "-x"], plugins=[selection])
+    code = pytest.main([*pytest_options(test_file, slow=slow), "-x"], plugins=[selection])
     killer = selection.killer
     if killer is None and code not in (0, 5):
         killer = f"{test_file} (pytest ended with {int(code)})"
@@ -219,7 +218,7 @@ def _caches_of_ours():
     return [value for value in values if isinstance(value, functools._lru_cache_wrapper)]
 
 
-def run_baseline(root: Path, test_file: str) -> dict:
+def run_baseline(root: Path, test_file: str, *, slow: bool = False) -> dict:
     """Run one test file without a fault.
 
     Returns tests: node id -> outcome, seconds, calls ("file::where"); shared: the calls that belong to all of them;
@@ -236,7 +235,7 @@ def run_baseline(root: Path, test_file: str) -> dict:
     sys.meta_path.insert(0, _Finder(lambda path: True, marked))
     _watch_signatures(root)
     before, coverage, started = set(sys.modules), _Coverage(), time.perf_counter()
-    code = pytest.main(pytest_options(test_file), plugins=[coverage])
+    code = pytest.main(pytest_options(test_file, slow=slow), plugins=[coverage])
     modules = [name for name in sys.modules if name not in before]
     paths = [getattr(module, "__file__", None) or "" for module in list(sys.modules.values())]
     files = sorted(str(Path(path).relative_to(root)) for path in paths if path.startswith(f"{root}/"))

@@ -186,6 +186,8 @@ def test_every_pattern_names_a_file():
 
 def test_a_step_check_runs_with_its_slow_tests_and_without_its_ablations():
     assert world.pytest_options("tests/losses/test_kl.py")[-3:] == ["-m", "not slow", "tests/losses/test_kl.py"]
+    slow = world.pytest_options("tests/losses/test_kl.py", slow=True)
+    assert slow[len(world.PYTEST) :] == ["tests/losses/test_kl.py"]
     assert "slow" not in " ".join(world.pytest_options("tests/step_checks/test_grpo_step.py")).replace("slow_code", "")
 
 
