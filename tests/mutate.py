@@ -57,7 +57,7 @@ UNUSED += ["test_packaging.py", "test_layering.py", "tokenizers", "test_readers.
 UNUSED += ["test_progress.py", "test_checkpoint.py", "test_data.py", "test_sharding.py"]
 UNUSED += ["test_oracles.py", "test_notebooks.py", "preferences", "envs", "distributed", "runs", "data"]
 # But these are: they hold the programs' part. Of STEP_CHECKS the slow tests are run too (tests/mutation/world.py).
-_USED = ("grpo", "ppo", "packed", "trackers", "rollouts", "rlhf", "judges")
+_USED = ("grpo", "ppo", "packed", "trackers", "rollouts", "rlhf", "judges", "policy_wiring")
 USED = [f"tests/experiments/test_{name}.py" for name in _USED]
 JUNK = ("__pycache__", "*.egg-info", ".pytest_cache", ".ruff_cache")  # not copied, wherever they are
 JUNK_ON_TOP = {".git", ".venv", "runs", "build", "dist"}  # only there: rl_jax/runs is a package

@@ -1,0 +1,228 @@
+"""What a step asks for, and hands on: experiments.parts.policy, policy_steps and packers, without a model."""
+
+import types
+
+import jax
+import numpy as np
+import pytest
+
+from experiments.parts import packers, policy, policy_steps
+from experiments.parts.judging import Judged
+from experiments.parts.sample_groups import Collected
+from rl_jax.core.types import Packed, PolicyBatch, TokenBatch, TokenScores, Turns
+from rl_jax.ppo import PPOBatch
+from rl_jax.rewards.pool import RewardResult
+from tests.experiments.small import config as small_config
+
+
+@pytest.fixture
+def config(tmp_path):
+    config = small_config(tmp_path)
+    with config.unlocked():
+        config.algorithm.measure_kl = False
+    return config
+
+
+# --- What a step needs -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fields", "needed"),
+    [
+        ({}, False),
+        ({"train.epochs": 2}, True),
+        ({"train.minibatches": 2}, True),
+        ({"algorithm.reward_kl_coef": 0.1}, True),
+        ({"algorithm.trackers.reward_kl": {"fn": "adaptive_kl"}}, True),
+        ({"foreign": {"demonstrations": {"fn": "always"}}}, True),
+    ],
+)
+def test_when_a_step_needs_its_own_scores(config, fields, needed):
+    with config.unlocked():
+        for place, value in fields.items():
+            *folders, name = place.split(".")
+            node = config
+            for folder in folders:
+                node = node[folder]
+            node[name] = value
+    assert policy_steps.needs_scores(config) is needed
+
+
+def test_a_step_model_reads_no_reference(config, monkeypatch):
+    """implicit_rewards are then against the policy itself."""
+
+    def advantage(rewards, *, implicit_rewards):
+        return implicit_rewards
+
+    monkeypatch.setattr(policy, "make_credit", lambda config: types.SimpleNamespace(advantage=advantage))
+    assert policy.needs_ref_log_probs(config)
+    monkeypatch.setattr(policy.turn_signals, "step_model_of", lambda config: {"fn": "implicit"})
+    assert not policy.needs_ref_log_probs(config)
+
+
+# --- The scores ------------------------------------------------------------------------------------------------------
+
+
+def scorer():
+    def on_host(params, rows):
+        seen.append((params, rows))
+        return TokenScores(f"log-probs of {params}", None)
+
+    seen = []
+    return seen, types.SimpleNamespace(on_host=on_host)
+
+
+@pytest.mark.parametrize("looks", [False, True])
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_rows_are_scored_where_something_reads_it(config, looks, epochs):
+    with config.unlocked():
+        config.train.epochs = epochs
+    rows = TokenBatch(*np.zeros((3, 2, 4), np.int32), routes="recorded")
+    seen, programs = scorer()
+    scores, reference = policy_steps.score(config, programs, rows, "policy", "reference", looks=looks)
+    assert reference is None and (scores is not None) is (looks or epochs > 1)
+    assert [params for params, _ in seen] == ["policy"] * (looks or epochs > 1)
+    with config.unlocked():
+        config.algorithm.kl_coef = 0.1
+    seen.clear()
+    scores, reference = policy_steps.score(config, programs, rows, "policy", "reference", looks=True)
+    assert scores.log_probs == "log-probs of policy" and reference == "log-probs of reference"
+    assert [(params, rows.routes) for params, rows in seen] == [("policy", "recorded"), ("reference", None)]
+    packed = Packed(*[None] * len(Packed._fields))
+    policy_steps.score(config, programs, packed, "policy", "reference", looks=True)
+    assert seen[-1] == ("reference", packed)
+
+
+# --- The arrays ------------------------------------------------------------------------------------------------------
+
+
+def collected(components=None, turns=None, **more):
+    result = RewardResult(np.arange(2.0), components or {}, 0, 0, None)
+    judged = Judged(types.SimpleNamespace(turns=turns), [], [], result)
+    return Collected(judged, None, {}, **more)
+
+
+def test_arrays_that_credit_may_ask_for():
+    numbers, rewards, keys, calls, branch = (np.full((2, 3), i) for i in range(5))
+    turns = Turns(numbers, rewards, keys, counts={"calls": calls}, signals={"branches": branch})
+    found = policy.arrays_of(collected(turns=turns, named={"prompt_ids": np.arange(2)}))
+    expected = {"turns": numbers, "turn_rewards": rewards, "state_keys": keys, "turn_calls": calls, "branches": branch}
+    assert set(found) == {*expected, "prompt_ids"} and all(found[name] is array for name, array in expected.items())
+    greedy = collected(named={})._replace(greedy_rewards=1, greedy_lengths=2, greedy_truncated=3)
+    assert policy.arrays_of(greedy) == {"greedy_rewards": 1, "greedy_lengths": 2, "greedy_truncated": 3}
+
+
+def test_components_that_credit_may_ask_for():
+    exact, short, hard = np.array([0.0, 1.0]), np.array([2.0, 3.0]), np.array([4.0, 5.0])
+    found = policy.arrays_of(collected({"exact": exact, "short": short}))
+    assert set(found) == {"components"}
+    np.testing.assert_array_equal(found["components"], [[0, 2], [1, 3]])
+    terms = {"exact/weighted": exact, "exact": short, "judge/difficulty": hard}
+    found = policy.arrays_of(collected(terms))
+    assert set(found) == {"components", "difficulty"} and found["difficulty"] is hard
+    np.testing.assert_array_equal(found["components"], [[0], [1]])
+
+
+# --- The sizes -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({}, None),  # 4 prompts of 4 over 2 devices
+        ({"sample.prompts_per_step": 3}, "prompts_per_step=3"),
+        ({"train.micro_batches": 4, "train.minibatches": 4}, "micro_batch=1"),
+        ({"train.micro_batches": 4, "train.minibatches": 2}, None),
+        ({"train.micro_batches": 16}, "micro_batch=1"),
+        ({"score.micro_batches": 8}, None),
+        ({"score.micro_batches": 16}, "part of score.micro_batches=1"),
+        ({"more": 8}, None),
+        ({"more": 16}, "named=1"),
+    ],
+)
+def test_sizes_that_do_not_divide_are_named(config, fields, said, monkeypatch):
+    fields = {"sample.prompts_per_step": 4, "sample.group_size": 4} | fields
+    more = {"named": fields.pop("more")} if "more" in fields else {}
+    with config.unlocked():
+        for place, value in fields.items():
+            folder, name = place.split(".")
+            config[folder][name] = value
+    monkeypatch.setattr(policy, "check_choices", lambda config: None)
+    monkeypatch.setattr(policy, "need_reward", lambda setup: None)
+    monkeypatch.setattr(policy.check_groups, "check", lambda config: None)
+    setup = types.SimpleNamespace(config=config, mesh=types.SimpleNamespace(shape={"data": 2}))
+    if said is None:
+        policy.check_sizes(setup, **more)
+    else:
+        with pytest.raises(ValueError, match=f"^{said} rows do not divide"):
+            policy.check_sizes(setup, **more)
+
+
+# --- The packing -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("mode", "group", "completion", "prompt", "expected"),
+    [
+        ("shared_prefix", 3, 4, 8, 20),  # 12 columns, a group of 20: between 18 and 24
+        ("shared_prefix", 3, 4, 12, 0),  # 16 and 24: not above 24
+        ("shared_prefix", 3, 4, 4, 0),  # 8 and 16: not below 16
+        ("shared_prefix", 3, 4, 5, 17),  # 9 and 17: below 18
+        ("shared_prefix", 2, 6, 7, 0),  # 13 and 19: below 19.5
+        ("shared_prefix", 2, 6, 5, 17),  # 11 and 17: above 16.5
+        ("packed", 3, 4, 8, 0),
+    ],
+)
+def test_a_packed_row_holds_a_group_where_that_is_a_little_shorter(config, mode, group, completion, prompt, expected):
+    with config.unlocked():
+        config.packing.mode, config.sample.group_size = mode, group
+        config.rollout.completion_length = completion
+    packer = packers.RolloutPacker(types.SimpleNamespace(config=config, mesh=types.SimpleNamespace(shape={})))
+    rows = TokenBatch(*np.zeros((3, 2, prompt + completion), np.int32))
+    assert packer._row_length(rows) == expected and not packer.padded
+
+
+def test_padded_rows_stay_as_they_are(config):
+    with config.unlocked():
+        config.packing.mode = "padded"
+    packer = packers.RolloutPacker(types.SimpleNamespace(config=config, mesh=types.SimpleNamespace(shape={})))
+    batch = PolicyBatch("rows", np.ones((2, 3), bool), None, None, None, None)
+    rollout = types.SimpleNamespace(batch="rows", completion_mask=None)
+    assert packer.to_train(batch) is batch and packer.metrics(batch) == {} and packer.to_score(rollout) == "rows"
+
+
+def test_what_is_packed_and_in_how_many_parts(config, monkeypatch):
+    """Rows keep to their advantages; a minibatch has the parts of the train step, a rollout those of the scorer."""
+    calls = []
+
+    def pack(tokens, mask, **options):
+        calls.append(options)
+        return ("packed", tokens.tokens[:, 0].tolist())
+
+    monkeypatch.setattr(packers.packing, "pack", pack)
+    monkeypatch.setattr(packers.packing, "arrange", lambda tokens, mask, **options: np.array([2, 0, 3, 1]))
+    with config.unlocked():
+        config.packing.update(mode="packed", row_length=0, min_rows=5)
+        config.train.micro_batches, config.score.micro_batches = 2, 4
+    packer = packers.RolloutPacker(types.SimpleNamespace(config=config, mesh=types.SimpleNamespace(shape={"data": 2})))
+    rows = TokenBatch(*np.arange(3 * 4 * 5, dtype=np.int32).reshape(3, 4, 5))
+    batch = PolicyBatch(rows, np.ones((4, 3), bool), np.arange(4.0), np.arange(4.0), np.arange(4.0), None)
+    for whole in (batch, PPOBatch(batch, np.arange(4.0), np.arange(4.0))):
+        found = packer.to_train(whole)
+        own = found if isinstance(found, PolicyBatch) else found.policy
+        assert own.batch == ("packed", [10, 0, 15, 5])
+        np.testing.assert_array_equal(own.advantages, [2, 0, 3, 1])
+    packer.to_train(batch, micro_batches=3)
+    packer.to_score(types.SimpleNamespace(batch=rows, completion_mask=batch.completion_mask))
+    parts = [(options["num_parts"], options["num_micro_batches"]) for options in calls]
+    assert parts == [(4, 2), (4, 2), (6, 3), (8, 4)]
+    assert all(not options["share_prefix"] and options["min_rows"] == 5 for options in calls)
+    assert jax.tree.leaves(packers.SHARE_PREFIX) == [False, True] and packers.SHARE_PREFIX["shared_prefix"]
+
+
+def test_an_unknown_packing_lists_the_known_ones(config):
+    with config.unlocked():
+        config.packing.mode = "folded"
+    setup = types.SimpleNamespace(config=config, mesh=types.SimpleNamespace(shape={}))
+    with pytest.raises(ValueError, match="packing.mode='folded' is none of padded, packed, shared_prefix"):
+        packers.RolloutPacker(setup)
