@@ -6,7 +6,9 @@ import jax
 import numpy as np
 import pytest
 
-from experiments.parts import packers, policy, policy_steps
+from experiments import grpo, ppo
+from experiments.parts import critic_stages, packers, policy, policy_steps
+from experiments.parts.actor_critic import LearnerState
 from experiments.parts.judging import Judged
 from experiments.parts.sample_groups import Collected
 from rl_jax.core.types import Packed, PolicyBatch, TokenBatch, TokenScores, Turns
@@ -226,3 +228,71 @@ def test_an_unknown_packing_lists_the_known_ones(config):
     setup = types.SimpleNamespace(config=config, mesh=types.SimpleNamespace(shape={}))
     with pytest.raises(ValueError, match="packing.mode='folded' is none of padded, packed, shared_prefix"):
         packers.RolloutPacker(setup)
+
+
+# --- The updates -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("program", [grpo, ppo])
+def test_a_run_that_is_complete_compiles_nothing_ahead(config, program):
+    def compile_ahead(*arguments):
+        asked.append(arguments[0])
+
+    asked, key = [], jax.random.key(0)
+    collect, packer = types.SimpleNamespace(compile_ahead=compile_ahead), types.SimpleNamespace(padded=True)
+    state = types.SimpleNamespace(params=None, rng=key, step=0, policy=types.SimpleNamespace(rng=key, step=0))
+    state.policy_params = lambda: None
+    for done in (True, False):
+        loop = types.SimpleNamespace(done=done, ahead="ahead")
+        program.compile_ahead(loop, types.SimpleNamespace(config=config), None, packer, collect, state)
+        assert asked == ["ahead"] * (not done)
+
+
+@pytest.mark.parametrize("only", [critic_stages.BOTH, critic_stages.POLICY, critic_stages.CRITIC])
+@pytest.mark.parametrize(
+    ("padded", "shared", "micro_batches"), [(True, False, 4), (False, True, 4), (False, False, 2), (False, False, 4)]
+)
+def test_the_critic_has_its_own_epochs_and_parts(config, only, padded, shared, micro_batches, monkeypatch):
+    """Its further epochs come first; packed rows of its own are made where it is apart and has other micro-batches."""
+    packed, updated, checked, followed = [], [], [], []
+
+    def to_train(part, count=None):
+        packed.append(count)
+        return part, count
+
+    def update(learner, rows, of_critic, *, only):
+        updated.append((of_critic[1], only))
+        return (
+            learner,
+            None if only == critic_stages.CRITIC else {"loss": np.float32(1.0)},
+            {"value_loss": np.float32(2.0)},
+        )
+
+    with config.unlocked():
+        config.critic = dict(epochs=3, shared=shared, micro_batches=micro_batches)
+        config.train.update(micro_batches=2, minibatches=2)
+    monkeypatch.setattr(ppo.critic_stages, "learner_of", lambda settings, step: only)
+    monkeypatch.setattr(ppo.turn_replay, "train", lambda loop, setup, programs, learner, batch, key: (learner, []))
+    monkeypatch.setattr(ppo, "to_mesh", lambda setup, rows: rows)
+    loop = types.SimpleNamespace(step=1, check_finite=lambda state, *_, **fields: checked.append((state, fields)))
+    packer = types.SimpleNamespace(padded=padded, to_train=to_train, metrics=lambda rows: {"packing/occupancy": 0.5})
+    programs = types.SimpleNamespace(update=update, follow=lambda target, params: followed.append(params) or "followed")
+    learner = LearnerState("policy", types.SimpleNamespace(params="critic's"), "target")
+    rows = np.ones((4, 3), bool)
+    batch = PPOBatch(PolicyBatch(rows, rows, rows * 1.0, None, rows * 1.0, None, extras={}), rows * 1.0, rows * 1.0)
+    setup = types.SimpleNamespace(config=config)
+    found, policy_updates, critic_updates, metrics = ppo.update(
+        loop, setup, programs, packer, learner, batch, jax.random.key(0)
+    )
+    first = 0 if only == critic_stages.POLICY else 2 * 2  # two more epochs of two minibatches
+    alike = padded or shared or micro_batches == 2
+    assert updated[:first] == [(micro_batches, critic_stages.CRITIC)] * first
+    assert updated[first:] == [(None if alike else micro_batches, only)] * 2
+    assert packed[first:] == ([None] if alike else [None, micro_batches]) * 2
+    assert len(policy_updates) == (0 if only == critic_stages.CRITIC else 2) and len(critic_updates) == first + 2
+    assert [fields for state, fields in checked[first:] if state == "policy"] == [
+        dict(counts=only != critic_stages.CRITIC)
+    ] * 2
+    counted = [fields["counts"] for state, fields in checked[first:] if state != "policy"]
+    assert counted == [only != critic_stages.POLICY] * 2
+    assert found.target == "followed" and followed == ["critic's"] and metrics == {"packing/occupancy": 0.5}

@@ -20,8 +20,8 @@ from rl_jax.models.hf import loading
 from rl_jax.models.transformer.model import make_transformer
 from rl_jax.rollout.lm import client
 from rl_jax.rollout.lm.engine import make_generate
-from rl_jax.rollout.lm.external import OpenAIGenerate, log_prob_gap
-from rl_jax.rollout.lm.requests import cut_at_stops
+from rl_jax.rollout.lm.external import OpenAIGenerate, _count, log_prob_gap
+from rl_jax.rollout.lm.requests import Request, cut_at_stops
 from rl_jax.rollout.lm.sampling import Sampling
 from rl_jax.training.scoring import make_score
 from tests.experiments import small
@@ -332,6 +332,22 @@ def test_wrong_answers(case):
         # The longest row of all prompts is the last one: every change above is seen.
         engine(server.url)({}, *(x[-1:] for x in prompts(LENGTHS, WIDTH)), KEY)
     assert f"{server.url}/v1/completions" in str(error.value) and len(server.seen) == 1, "not retried"
+
+
+@pytest.mark.parametrize(("value", "fits"), [(1e-3, True), (1.1e-3, False), (-1e4, True), (-1.1e4, False)])
+def test_log_probs_in_low_precision_are_accepted(value, fits):
+    with serving(change(logprobs__token_logprobs=last(value))) as server:
+        ask = functools.partial(engine(server.url), {}, *(x[-1:] for x in prompts(LENGTHS, WIDTH)), KEY)
+        if fits:
+            assert np.float32(value) in ask().sampled_log_probs
+        else:
+            with pytest.raises(RuntimeError, match="which is not a log-prob"):
+                ask()
+
+
+def test_a_row_of_an_answer_repeats_its_prompt():
+    """So long may an answer be: its limit in bytes grows with both."""
+    assert _count(Request(0, np.arange(5), max_tokens=7)) == 12
 
 
 def test_older_servers_without_token_ids():

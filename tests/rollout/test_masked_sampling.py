@@ -53,6 +53,13 @@ def test_a_token_sees_its_whole_segment_and_no_padding(model, params):
     np.testing.assert_allclose(before[0, 1:4], before[1, 1:4], atol=1e-6)
 
 
+def test_answers_go_on_where_their_prompts_end():
+    found = joined(PROMPTS, PROMPT_MASK, np.array([[5, 3], [4, 1]], np.int32))
+    np.testing.assert_array_equal(found.tokens, [[0, 3, 4, 5, 3], [5, 3, 4, 4, 1]])
+    np.testing.assert_array_equal(found.positions[:, 1:], [[0, 1, 2, 3], [1, 2, 3, 4]])
+    np.testing.assert_array_equal(found.segment_ids, [[0, 1, 1, 1, 1], [1, 1, 1, 1, 1]])
+
+
 def test_what_needs_a_causal_model_refuses_this_one_and_the_other_way_round(model, params):
     generate = make_generate(model, completion_length=2, eos_ids=(EOS,))
     with pytest.raises(ValueError, match="causal=False.*there is no KV cache.*experiments.masked_diffusion"):

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from rl_jax.rollout.lm import sampling as rules
 from rl_jax.rollout.lm.sampling import Sampling, _width, draw, sample, sampled_log_softmax, take_log_probs
 from rl_jax.training import sharding
 
@@ -58,6 +59,24 @@ def test_equals_the_loop(sampling):
     np.testing.assert_array_equal(np.isneginf(ours), np.isneginf(expected))
     np.testing.assert_allclose(ours, expected, atol=1e-5, rtol=1e-5)
     np.testing.assert_allclose(np.exp(ours).sum(-1), 1.0, atol=1e-6)
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 1.1, 2.0])
+def test_a_rule_that_cuts_nothing_inverts_the_cdf_and_tells_both_log_probs(temperature):
+    rng = np.random.default_rng(1)
+    logits, uniforms = rng.normal(size=(40, 9)).astype(np.float32) * 2, rng.uniform(size=40).astype(np.float32)
+    tokens, sampled, raw = sample(jnp.array(logits), jnp.array(uniforms), Sampling(temperature))
+    expected = np.apply_along_axis(_reference, -1, logits, temperature)
+    cumulative = np.cumsum(np.exp(expected), axis=1)
+    np.testing.assert_array_equal(tokens, np.argmax(cumulative > uniforms[:, None], axis=1))
+    rows = np.arange(40)
+    np.testing.assert_allclose(sampled, expected[rows, tokens], atol=1e-5)
+    np.testing.assert_allclose(raw, np.apply_along_axis(_reference, -1, logits)[rows, tokens], atol=1e-5)
+
+
+def test_a_vocabulary_is_split_over_devices_that_divide_it(monkeypatch):
+    monkeypatch.setattr(rules, "devices_over", {"vocab": 4}.get)
+    assert [rules._shards(size) for size in (4, 8, 9, 10)] == [4, 4, 1, 1]
 
 
 @pytest.mark.slow
