@@ -1,4 +1,4 @@
-"""rl_jax/rollout/actors: stages, frames, the fleet that loses workers, and which weights act at which step. No jax."""
+"""rl_jax/rollout/actors: stages, frames, the fleet that loses workers, and which weights act at which step."""
 
 import io
 import json
@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from rl_jax.envs.host_worlds import Shuttle
+from rl_jax.rollout.actors.acting import as_rows
 from rl_jax.rollout.actors.fleet import Fleet, Layout
 from rl_jax.rollout.actors.sampler import Sampler, Schedule, runs_of, version_at, versions_behind
 from rl_jax.rollout.actors.stage import Episode, Ledger, Message, Stage
@@ -24,6 +25,27 @@ def play(stage, envs, actions):
 def same(left, right):
     for a, b in zip(left, right, strict=True):
         assert a.dtype == b.dtype and (a == b).all()
+
+
+def test_steps_of_many_environments_become_their_rows():
+    shapes = [(4,), (4,), (2,), (), (), (), ()]  # of two environments and three steps
+    steps = [
+        [
+            np.full((2, *shape), 10 * t + n) + np.arange(2).reshape(-1, *[1] * len(shape))
+            for n, shape in enumerate(shapes)
+        ]
+        for t in range(3)
+    ]
+    for n, (leaf, shape) in enumerate(zip(as_rows(steps), shapes, strict=True)):
+        assert leaf.shape == (2, 3, *shape)
+        for (row, t), value in np.ndenumerate(leaf.reshape(2, 3, -1)[..., 0]):
+            assert value == 10 * t + n + row
+
+
+def test_a_thread_that_still_works_does_not_hold_the_program():
+    worker = ThreadWorker(lambda message: message)
+    assert worker._thread.daemon
+    worker.close()
 
 
 def test_an_environment_that_ends_starts_its_next_episode_and_shows_its_last_state():

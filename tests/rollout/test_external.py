@@ -20,7 +20,7 @@ from rl_jax.models.hf import loading
 from rl_jax.models.transformer.model import make_transformer
 from rl_jax.rollout.lm import client
 from rl_jax.rollout.lm.engine import make_generate
-from rl_jax.rollout.lm.external import OpenAIGenerate, _count, log_prob_gap
+from rl_jax.rollout.lm.external import OpenAIGenerate, _count, _ids, log_prob_gap
 from rl_jax.rollout.lm.requests import Request, cut_at_stops
 from rl_jax.rollout.lm.sampling import Sampling
 from rl_jax.training.scoring import make_score
@@ -250,6 +250,10 @@ def test_sync_gets_new_params_before_the_server_is_asked():
         assert step(good) == [good] + ["asked"] * len(LENGTHS)
         assert step(dict(good)) == ["asked"] * len(LENGTHS), "the same arrays in another dict"
         assert step(other)[0] is other
+        *held, name = other
+        changed = {key: other[key] for key in held} | {name: good[name]}
+        assert step(changed)[0] is changed, "one array is another"
+        assert step(other)[0] is other
         for _ in range(2):
             with pytest.raises(OSError, match="disk full"):
                 step(broken)
@@ -343,6 +347,15 @@ def test_log_probs_in_low_precision_are_accepted(value, fits):
         else:
             with pytest.raises(RuntimeError, match="which is not a log-prob"):
                 ask()
+
+
+def test_ids_that_are_written_as_tokens():
+    assert _ids(["token_id:7", "token_id:12"]) == [7, 12]
+    assert (
+        _ids(["token_id:7", "seven"]) is None
+        and _ids(["token_id:7", "token_id:x"]) is None
+        and _ids("token_id:7") is None
+    )
 
 
 def test_a_row_of_an_answer_repeats_its_prompt():

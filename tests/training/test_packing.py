@@ -232,7 +232,7 @@ def test_arrange_evens_out_the_loads_and_keeps_groups_together():
 
 
 def test_a_part_without_room_for_a_group_still_takes_smaller_ones():
-    """Groups of 12, 11, 10, 9, 5 and 4 tokens. The fourth fits only beside the first; the last two go to the lightest."""
+    """Groups of 12, 11, 10, 9, 5 and 4 tokens. The fourth fits beside the first; the last go to the lightest."""
     prompts = [("a", 5), *[("b", 2)] * 2, *[("c", 2)] * 2, *[("d", 2)] * 2, ("e", 2), ("f", 2)]
     batch, mask, _ = case(prompts, [7, 5, 4, 4, 4, 4, 3, 3, 2])
     order = arrange(batch, mask, share_prefix=True, num_parts=3)
