@@ -184,14 +184,20 @@ def held(x: chex.Array, starts: chex.Array) -> chex.Array:
     return backward_sums(x[:, ::-1], jnp.where(starts, 0.0, 1.0)[:, ::-1])[:, ::-1]
 
 
-def sums_of_turns(x: chex.Array, at: Episodes) -> chex.Array:
-    """The sum of x over the tokens of each turn, on its last token. float [B, C] -> float [B, C]."""
-    chex.assert_equal_shape([at.on, x])
+def sums_of_turns(x: chex.Array, on: chex.Array, ends: chex.Array) -> chex.Array:
+    """The sum of x over the tokens of each turn, on its last token; 0 elsewhere.
+
+    Args:
+      x: float [B, C].
+      on: bool [B, C], tokens of turns.
+      ends: bool [B, C], the last token of each.
+    """
+    chex.assert_equal_shape([x, on, ends])
 
     def step(so_far, now):
         value, end = now
         total = so_far + value
         return jnp.where(end, 0.0, total), jnp.where(end, total, 0.0)
 
-    _, sums = jax.lax.scan(step, jnp.zeros(x.shape[0], x.dtype), (zero_masked(x, at.on).T, at.ends.T))
+    _, sums = jax.lax.scan(step, jnp.zeros(x.shape[0], x.dtype), (zero_masked(x, on).T, ends.T))
     return sums.T

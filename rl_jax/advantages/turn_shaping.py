@@ -161,7 +161,7 @@ def oprl(
       eps: added to the stds.
     """
     at = episodes(rewards, turns, turn_rewards, group_size)
-    summed = sums_of_turns(jax.lax.stop_gradient(implicit_rewards), at)
+    summed = sums_of_turns(jax.lax.stop_gradient(implicit_rewards), at.on, at.ends)
     steps = spread(normed(moments(summed, at.ends, at.group_ids, at.number, ddof=ddof), eps, use_std), at)
     whole = row_relative(at, ddof=ddof, eps=eps, use_std=use_std)
     return whole + step_coef * jnp.where(at.company, steps, 0.0)
@@ -189,6 +189,6 @@ def sweet(
       group_size: G.
     """
     at = episodes(rewards, turns, turn_rewards, group_size)
-    summed = sums_of_turns(jax.lax.stop_gradient(implicit_rewards), at)
-    tokens = sums_of_turns(jnp.ones_like(summed), at)
+    summed = sums_of_turns(jax.lax.stop_gradient(implicit_rewards), at.on, at.ends)
+    tokens = sums_of_turns(jnp.ones_like(summed), at.on, at.ends)
     return spread(summed / jnp.maximum(tokens, 1.0), at)

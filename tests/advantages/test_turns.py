@@ -328,8 +328,17 @@ def test_archer_takes_the_lower_of_two_critics():
     arrays = arrays_of(random_groups(13))
     rng = np.random.default_rng(13)
     q, v = rng.normal(size=(2, 2, *arrays["turns"].shape)).astype(np.float32)
-    found = turn_critics.archer(**taken("loop", arrays), q_values=q, state_values=v, group_size=SIZE)
     ends = np.asarray(arrays["turns"] != np.pad(arrays["turns"], ((0, 0), (0, 1)), constant_values=-1)[:, 1:])
+
+    def summed(*critics):  # of which the last tokens of turns are read, and nothing is learned
+        critics = [jnp.where(ends, x, jnp.nan) for x in critics]
+        named = dict(zip(("q_values", "state_values"), critics, strict=True))
+        found = turn_critics.archer(**taken("loop", arrays), **named, group_size=SIZE)
+        return jnp.sum(found), found
+
+    slopes, found = jax.grad(summed, argnums=(0, 1), has_aux=True)(jnp.asarray(q), jnp.asarray(v))
+    for slope in slopes:
+        np.testing.assert_array_equal(slope, 0.0)
     for i, c in zip(*np.nonzero(ends & (arrays["turns"] >= 0)), strict=True):
         same = arrays["turns"][i] == arrays["turns"][i, c]
         close(found[i][same], q[:, i, c].min() - v[:, i, c].min())
