@@ -46,8 +46,8 @@ def widest_rows(values: chex.Array, live: chex.Array, count: chex.Array) -> chex
     order = jnp.argsort(jnp.where(live, values, jnp.inf))  # those that are not live come last
     ordered = jnp.where(live, values, 0.0)[order]
     first, second = (jnp.concatenate([jnp.zeros(1), jnp.cumsum(x)]) for x in (ordered, jnp.square(ordered)))
-    bottom = jnp.arange(len(values) + 1)
-    top = jnp.clip(size - count + bottom, 0, size)
+    bottom = jnp.arange(len(values))
+    top = size - count + bottom
     total, squares = first[bottom] + first[-1] - first[top], second[bottom] + second[-1] - second[top]
     kept = jnp.maximum(count, 1)
     variance = jnp.where(bottom <= count, squares / kept - jnp.square(total / kept), -jnp.inf)
@@ -88,7 +88,7 @@ def down_sampled(
     )
     kept_rows = widest_rows(row_means(advantages, mask), live, count)
     among = mask & kept_rows[:, None]
-    push = jnp.where(among, jnp.abs(advantages) * entropy, 0.0)
+    push = jnp.abs(advantages) * entropy
     keep = jnp.clip(jnp.round(token_share * jnp.sum(among)), jnp.minimum(1, jnp.sum(among)), None).astype(jnp.int32)
     chosen = lowest(ordered_bits(-push), among, keep)
     scale = jnp.sum(mask) / jnp.maximum(jnp.sum(chosen), 1)

@@ -116,6 +116,15 @@ def test_whole_rounds_are_a_mean_over_a_multiple_of_rounds():
         rounds = [(row, TURNS[row] == turn) for row in range(4) for turn in range(3)]
         means = [np.asarray(loss)[row, here].mean() for row, here in rounds if on[row][here].any()]
         assert float(found.total / found.count) == pytest.approx(np.mean(means), rel=1e-5)
+    ragged = np.array([[0, 1, 2, 3], [0, 0, -1, 1], [-1, -1, 0, 0], [0, 1, 2, 3]])  # also one round for each token
+    there = np.array([[1, 1, 1, 1], [1, 0, 1, 1], [0, 0, 0, 0], [0, 1, 1, 1]], bool)  # a token is of no round
+    every = np.asarray(whole_rounds(there, turns=jnp.asarray(ragged), key=jax.random.key(0)))
+    sizes = np.where(there & (ragged >= 0), 1.0, 0.0)  # every round has one token left: nine in all, of ten tokens
+    np.testing.assert_allclose(every, sizes * 10 / 9, rtol=1e-6)
+    alone = np.asarray(whole_rounds(there & (ragged == 0), turns=jnp.asarray(ragged), key=jax.random.key(0)))
+    np.testing.assert_allclose(alone, np.where(there & (ragged == 0), 1.0, 0.0), rtol=1e-6)
+    none = whole_rounds(there & False, turns=jnp.asarray(ragged), key=jax.random.key(0))
+    np.testing.assert_array_equal(none, 0.0)
     with pytest.raises(ValueError, match="multiple=0 must be at least 1"):
         whole_rounds(mask, turns=jnp.asarray(TURNS), key=jax.random.key(0), multiple=0)
 

@@ -25,6 +25,10 @@ def test_exponential_weights_and_their_limits():
     found = pushes.exponential(MASK, advantages=advantages, temperature=0.5)
     np.testing.assert_allclose(found, np.where(MASK, np.exp(2 * np.nan_to_num(advantages)), 0), rtol=1e-6)
     np.testing.assert_allclose(pushes.exponential(MASK, advantages=advantages, temperature=1e9), MASK, rtol=1e-6)
+    usual = pushes.exponential(MASK, advantages=advantages)
+    np.testing.assert_allclose(usual, np.where(MASK, np.exp(np.nan_to_num(advantages)), 0), rtol=1e-6)
+    slope = jax.grad(lambda x: pushes.exponential(MASK, advantages=x).sum())(advantages)
+    np.testing.assert_allclose(slope, usual, rtol=1e-6)
     with pytest.raises(ValueError, match="temperature=0 must be above 0"):
         pushes.exponential(MASK, advantages=advantages, temperature=0)
 
@@ -32,13 +36,23 @@ def test_exponential_weights_and_their_limits():
 widest = jax.jit(pushes.widest_rows)
 
 
-@pytest.mark.parametrize("count", [2, 3, 5, 8])
+def widest_subset(values, live, count):
+    """The variance of the widest `count` of the live values, by all subsets."""
+    return max(np.var(values[list(some)]) for some in itertools.combinations(np.flatnonzero(live), count))
+
+
+@pytest.mark.parametrize("count", range(7))
 def test_the_widest_rows_are_those_of_all_subsets(count):
-    values, live = np.random.default_rng(count).normal(size=9).astype(np.float32), np.arange(9) != 4
-    found = np.asarray(widest(jnp.asarray(values), jnp.asarray(live), jnp.int32(count)))
-    assert found.sum() == count and not found[4]
-    best = max(np.var(values[list(subset)]) for subset in itertools.combinations(np.flatnonzero(live), count))
-    np.testing.assert_allclose(np.var(values[found]), best, rtol=1e-5)
+    """Far from 0, too, and with values that lean to one side: the low ones alone, or the high ones, are the widest."""
+    rng = np.random.default_rng(count)
+    for lean in (1.0, 3.0, -3.0, 1.0, 4.0, -4.0):
+        values = np.sign(lean) * rng.exponential(size=7) ** abs(lean) + rng.integers(-2, 3)
+        live = rng.permutation(7) < max(count, rng.integers(2, 8))
+        values = np.where(live, values, np.nan).astype(np.float32)
+        found = np.asarray(widest(jnp.asarray(values), jnp.asarray(live), jnp.int32(count)))
+        assert found.sum() == count and not found[~live].any()
+        if count:
+            np.testing.assert_allclose(np.var(values[found]), widest_subset(values, live, count), rtol=1e-4, atol=1e-5)
 
 
 def test_all_rows_and_all_tokens_are_grpo():
@@ -58,6 +72,35 @@ def test_the_strongest_tokens_of_the_widest_rows():
         expected[place] = MASK.sum() / 4  # a mean over all tokens is then the mean over these
     np.testing.assert_allclose(found, expected, rtol=1e-6)
     np.testing.assert_array_equal(pushes.down_sampled(MASK & False, **arrays), 0.0)
+
+
+@pytest.mark.parametrize("shares", [(), (0.0, 0.0), (0.1, 0.2), (0.7, 0.9), (2.0, 1.0)])
+def test_down_sampling_is_brute_force(shares):
+    """Over the rows with tokens: at least two of them, or the one that there is; at least one token."""
+    rng = np.random.default_rng(3)
+    rows, tokens = shares or (0.5, 0.5)
+    named = dict(zip(("row_share", "token_share"), shares, strict=False))
+    for lengths in ([5, 3, 1, 0, 4, 2], [0, 4, 0, 3, 1, 5], [0, 0, 3, 0, 0, 0]):
+        mask = np.arange(5) < np.array(lengths)[:, None]
+        values = rng.normal(size=6).astype(np.float32)
+        advantages, entropy = (np.where(mask, x, np.nan) for x in (values[:, None], rng.uniform(0.1, 2, mask.shape)))
+        found = pushes.down_sampled(
+            mask, advantages=advantages.astype(np.float32), entropy=entropy.astype(np.float32), **named
+        )
+        live = mask.any(axis=1)
+        count = min(max(round(rows * live.sum()), min(2, live.sum())), live.sum())
+        best = widest_subset(values, live, count)
+        kept = next(
+            list(some)
+            for some in itertools.combinations(np.flatnonzero(live), count)
+            if np.var(values[list(some)]) == best
+        )
+        push = {(i, t): abs(values[i]) * entropy[i, t] for i in kept for t in np.flatnonzero(mask[i])}
+        chosen = sorted(push, key=push.get)[-max(round(tokens * len(push)), 1) :]
+        expected = np.zeros(mask.shape)
+        for place in chosen:
+            expected[place] = mask.sum() / len(chosen)
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
 LENGTHS = np.int32([4, 2, 6, 3, 5, 1, 2, 3])
