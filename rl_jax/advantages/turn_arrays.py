@@ -23,7 +23,7 @@ class Episodes(NamedTuple):
     rewards: chex.Array
     """float. The reward of each turn on its last token, with the row's rest in the last turn; 0 elsewhere."""
     turn_ids: chex.Array
-    """int32. The same for equal turns of a group; below `number`."""
+    """int32. On tokens of turns: the same for equal turns of a group; below `number`."""
     group_ids: chex.Array
     """int32. The row's group; below `number`."""
     last_turn: chex.Array
@@ -55,8 +55,8 @@ def episodes(rewards: chex.Array, turns: chex.Array, turn_rewards: chex.Array, g
         raise ValueError(f"turns are compared within a group: group_size={group_size} must be at least 2")
     rows, width = turns.shape
     on = turns >= 0
-    number = jnp.where(on, turns, -1).astype(rewards.dtype)
-    ends = on & (following(number, on, jnp.full(rows, -1.0, rewards.dtype)) != number)
+    number = turns.astype(rewards.dtype)
+    ends = on & (following(number, on, jnp.full(rows, jnp.inf, rewards.dtype)) != number)
     earned = zero_masked(turn_rewards, ends)
     rest = rewards - jnp.sum(earned, axis=1)
     size = jnp.abs(rewards) + jnp.sum(jnp.abs(earned), axis=1)
@@ -67,7 +67,7 @@ def episodes(rewards: chex.Array, turns: chex.Array, turn_rewards: chex.Array, g
     present = jnp.any(on, axis=1).reshape(-1, group_size)
     company = jnp.repeat(jnp.sum(present, axis=1) > 1, group_size)[:, None]
     group_ids = jnp.broadcast_to(group[:, None], turns.shape)
-    turn_ids = group[:, None] * width + jnp.clip(turns, 0, width - 1)
+    turn_ids = group[:, None] * width + turns
     return Episodes(on, ends, earned, turn_ids, group_ids, last_turn, company, rows * width)
 
 

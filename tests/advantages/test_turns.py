@@ -10,7 +10,7 @@ import pytest
 
 from rl_jax import advantages
 from rl_jax.advantages import tokens as token_advantages
-from rl_jax.advantages import turn_critics, turn_shaping, turn_states, turn_trees, turns
+from rl_jax.advantages import turn_arrays, turn_critics, turn_shaping, turn_states, turn_trees, turns
 from rl_jax.core import binding
 from tests.numpy_loops import turns as loops
 
@@ -121,9 +121,11 @@ def test_it_is_what_the_plain_loop_gives(name, seed):
 def test_a_spread_as_small_as_eps_is_divided_by_both(name):
     groups = random_groups(0)
     for turn in (turn for group in groups for row in group for turn in row):
-        turn |= {"r": 1e-6 * turn["r"], "implicit": [1e-6 * x for x in turn["implicit"]]}
+        turn |= {"r": 1e-6 * turn["r"], "implicit": [1e-6 * x for x in turn["implicit"]], "p": 1e-6 * turn["p"]}
     arrays = arrays_of(groups)
-    expected = [getattr(loops, name)(group) for group in groups]
+    arrays["prior_answer_probs"][:] = 0.0
+    settings = {"prior": 0.0} if name == "igpo_policy" else {}
+    expected = [getattr(loops, name)(group, **settings) for group in groups]
     close(estimate(name, arrays), on_tokens(groups, arrays, expected))
 
 
@@ -275,6 +277,39 @@ def test_one_turn_is_the_function_of_whole_completions(name, reference, settings
     arrays = arrays_of(groups)
     rows = np.asarray(reference(arrays["rewards"], group_size=SIZE, **settings))
     close(estimate(name, arrays), np.where(arrays["turns"] >= 0, rows[:, None], 0), rtol=1e-6, atol=1e-7)
+
+
+def test_gains_stand_on_the_ends_and_nowhere_else():
+    at = turn_arrays.episodes(np.zeros(2, np.float32), TWO_ROWS, np.zeros(TWO_ROWS.shape, np.float32), 2)
+    probs = np.float32([[np.nan, 0.5, np.nan, 0.125, np.nan], [0.75, np.nan, np.nan, np.nan, np.nan]])
+    found = turn_shaping.information_gain(at, jnp.asarray(probs), jnp.float32([0.25, 1.0]))
+    np.testing.assert_array_equal(found, [[0, 0.25, 0, -0.375, 0], [-0.25, 0, 0, 0, 0]])
+    for wrong in (jnp.zeros(1), jnp.zeros(3)):
+        with pytest.raises(AssertionError):
+            turn_shaping.information_gain(at, jnp.asarray(probs), wrong)
+
+
+TWO_ROWS = np.int32([[0, 0, -1, 1, -1], [0, -1, -1, -1, -1]])
+
+
+def test_aspo_reads_whole_rows_and_shapes_right_ones():
+    """Rows as wide as the batch; a reward of .52 is right; one right row in a group leans nowhere; short rows do."""
+    rows = [[{"r": r, "n": n, "calls": calls} for r, n, calls in row] for row in (
+        [(0.52, 2, 0.0), (0.0, 3, 1.0)], [(0.52, 1, 1.0), (0.0, 2, 0.0)], [(0.0, 1, 1.0)], [(0.5, 2, 1.0)],
+        [(1.0, 1, 1.0), (0.0, 1, 0.0)], [(0.0, 1, 1.0)], [(0.25, 1, 0.0)], [(0.5, 1, 0.0)],
+        [(1.0, 1, 1.0)], [(1.0, 1, 0.0), (0.0, 1, 1.0)], [(0.0, 1, 0.0)], [(0.0, 1, 0.0)],
+    )]  # fmt: skip
+    for row in rows:
+        for turn in row:
+            turn |= {"key": -1, "patched": False, "implicit": [0.0] * turn["n"], "p": 0.5, "branch": -1}
+    groups = [rows[:4], rows[4:8], rows[8:]]
+    arrays = arrays_of(groups, columns=6)
+    run = functools.partial(turn_shaping.aspo, **taken("aspo", arrays), group_size=SIZE)
+    expected = on_tokens(groups, arrays, [loops.aspo(group) for group in groups])
+    close(run(), expected)
+    strong = on_tokens(groups, arrays, [loops.aspo(group, shift=-0.5) for group in groups])
+    close(run(shift=-0.5), strong)
+    close(run(bound=0.0), turns.trajectory(**taken("trajectory", arrays), group_size=SIZE, eps=1e-6))
 
 
 def test_igpos_gains_may_be_of_the_mean_log_prob():
