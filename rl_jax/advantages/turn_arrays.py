@@ -116,17 +116,16 @@ def moments(
       relative_tolerance: a std below this share of the largest |x| is rounding.
     """
     flat, at = x.reshape(-1), where.reshape(-1)
-    ids = jnp.where(at, ids.reshape(-1), number)
+    ids = jnp.where(at, ids.reshape(-1), number)  # dropped; what such places read back is replaced by 0 at the end
 
     def total(values):
-        return jax.ops.segment_sum(jnp.where(at, values, 0.0), ids, number + 1)[ids]
+        return jax.ops.segment_sum(values, ids, number)[ids]
 
-    least = jax.ops.segment_min(jnp.where(at, flat, jnp.inf), ids, number + 1)[ids]
-    shifted = jnp.where(at, flat - least, 0.0)
-    largest = jax.ops.segment_max(jnp.where(at, jnp.abs(flat), 0.0), ids, number + 1)[ids]
+    shifted = flat - jax.ops.segment_min(flat, ids, number)[ids]
+    largest = jax.ops.segment_max(jnp.abs(flat), ids, number)[ids]
     count = total(jnp.ones_like(flat))
     sums = total(shifted)
-    mean = sums / jnp.maximum(count, 1.0)
+    mean = sums / count
     std = jnp.sqrt(total(jnp.square(shifted - mean)) / jnp.maximum(count - ddof, 1.0))
     result = (count, sums, shifted, mean, std, std > relative_tolerance * largest)
     return Moments(*(jnp.where(at, value, jnp.zeros_like(value)).reshape(x.shape) for value in result))

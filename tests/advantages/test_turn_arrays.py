@@ -53,24 +53,25 @@ def test_the_rest_of_a_row_belongs_to_its_last_turn_unless_it_is_rounding():
     np.testing.assert_array_equal(found, np.float32(expected))
 
 
-@pytest.mark.parametrize("ddof", [0, 1])
-def test_moments_are_numpys_by_id(ddof):
-    """Single values, equal ones, spreads about the tolerance, both signs; nothing is read off `where`."""
+@pytest.mark.parametrize("settings", [{}, {"ddof": 0, "relative_tolerance": 0.5}], ids=str)
+def test_moments_are_numpys_by_id(settings):
+    """Single values, pairs, equal ones, spreads about the tolerance, both signs; nothing is read off `where`."""
+    ddof, tolerance = settings.get("ddof", 1), settings.get("relative_tolerance", 1e-6)
     rng = np.random.default_rng(0)
     ids, where = rng.integers(0, 9, size=(6, 10)), rng.random((6, 10)) < 0.8
     x = rng.normal(size=ids.shape).astype(np.float32)
     x[ids == 1] = 0.1
     x[ids == 2] = -5.0
     x[ids == 3] = -7.0 + np.arange((ids == 3).sum()) % 2 * 2.0**-21  # neighbours in float32
-    ids[0, 0], where[0, 0], x[0, 0] = 20, True, 4.0  # alone
-    found = turn_arrays.moments(np.where(where, x, np.nan), where, ids, 21, ddof=ddof)
+    ids[0, :3], where[0, :3], x[0, :3] = [20, 19, 19], True, [4.0, 0.25, -3.0]  # alone, and a pair
+    found = turn_arrays.moments(np.where(where, x, np.nan), where, ids, 21, **settings)
     expected = np.zeros((6, *ids.shape))
     for i in set(ids[where].tolist()):
         at = where & (ids == i)
         values = x[at].astype(float)
         shifted = values - values.min()
         std = values.std(ddof=ddof) if len(values) > 1 else 0.0
-        uneven = std > 1e-6 * np.abs(values).max()
+        uneven = std > tolerance * np.abs(values).max()
         columns = len(values), shifted.sum(), shifted, shifted.mean(), std, uneven
         for field, value in enumerate(columns):
             expected[field][at] = value
