@@ -150,7 +150,7 @@ def on_rows(x: chex.Array, at: Episodes) -> chex.Array:
     return jnp.where(at.on & at.company, of_row, 0.0)
 
 
-def row_relative(at: Episodes, *, ddof: int = 1, eps: float = 1e-6, use_std: bool = True) -> chex.Array:
+def row_relative(at: Episodes, *, ddof: int, eps: float, use_std: bool = True) -> chex.Array:
     """(R_i - mean_g) / (std_g + eps) over the rows that have a turn, on the tokens of all turns. -> float [B, C]."""
     whole, place = whole_rows(at)
     return on_rows(normed(moments(whole, place, at.group_ids, at.number, ddof=ddof), eps, use_std), at)
@@ -164,11 +164,12 @@ def state_ids(owners: chex.Array, keys: chex.Array, where: chex.Array) -> chex.A
     shape, size = keys.shape, keys.size
     known = (where & (keys >= 0)).reshape(-1)
     place = jnp.arange(size)
-    owner = jnp.where(known, owners.reshape(-1), -1)
-    key = jnp.where(known, keys.reshape(-1), place)  # all different
+    owner = owners.reshape(-1)
+    key = jnp.where(known, keys.reshape(-1), ~place)  # below 0, and all different
     order = jnp.lexsort((key, owner))
-    first = (jnp.diff(owner[order], prepend=-2) != 0) | (jnp.diff(key[order], prepend=-1) != 0)
-    return jnp.zeros(size, jnp.int32).at[order].set(jnp.cumsum(first) - 1).reshape(shape)
+    changes = (jnp.diff(owner[order]) != 0) | (jnp.diff(key[order]) != 0)
+    number = jnp.pad(jnp.cumsum(changes, dtype=jnp.int32), (1, 0))
+    return jnp.zeros(size, jnp.int32).at[order].set(number).reshape(shape)
 
 
 def sums(at: Episodes, values: chex.Array, ids: chex.Array) -> Moments:
