@@ -111,7 +111,7 @@ def close(found, expected, says="", rtol=2e-4, atol=2e-5):
 @pytest.mark.parametrize("seed", [0, 1])
 @every_estimator
 def test_it_is_what_the_plain_loop_gives(name, seed):
-    groups = random_groups(seed)
+    groups = random_groups(seed, number=6)
     arrays = arrays_of(groups)
     expected = [getattr(loops, name)(group) for group in groups]
     close(estimate(name, arrays), on_tokens(groups, arrays, expected))
