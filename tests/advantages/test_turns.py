@@ -129,6 +129,46 @@ def test_a_spread_as_small_as_eps_is_divided_by_both(name):
     close(estimate(name, arrays), on_tokens(groups, arrays, expected))
 
 
+VARIANTS = [
+    ("semi_online", dict(use_std=True), 1.0),
+    ("semi_online", dict(use_std=True), 1e-6),
+    ("semi_online", dict(use_std=True, ddof=0, episode_coef=0.5, step_coef=2.0, discount=0.25), 1.0),
+    ("gigpo", dict(use_std=False, step_coef=0.5, discount=0.5), 1.0),
+    ("igpo", dict(separate=True, discount=0.5), 1.0),
+    ("tree_grpo", dict(), 1.0),
+    ("tree_grpo", dict(ddof=0), 1.0),
+]
+
+
+@pytest.mark.parametrize("name, settings, scale", VARIANTS, ids=str)
+def test_other_settings_are_the_plain_loops(name, settings, scale):
+    """Trees of three rows and of one, and rewards as small as eps."""
+    groups = random_groups(16, number=4)
+    for row in (row for group in groups for row in group):
+        for turn in row:
+            turn["r"] *= scale
+    for group in groups:
+        for i, row in enumerate(group):
+            row[0]["branch"] = i // 3
+    arrays = arrays_of(groups)
+    run = jax.jit(functools.partial(ESTIMATORS[name], group_size=SIZE, **settings))
+    expected = [getattr(loops, name)(group, **settings) for group in groups]
+    close(run(**taken(name, arrays)), on_tokens(groups, arrays, expected))
+
+
+def test_siblings_in_rows_without_any_padding():
+    """Two turns of one token, two rows after each first turn: every token of the batch is a turn's last."""
+    branches = [[0, 2], [0, 3], [1, 4], [1, 5]]
+    rewards = [[0.5, 1.0], [0.5, -0.25], [0.25, 2.0], [0.25, 0.0]]
+    group = [[{"r": r, "branch": b} for r, b in zip(*x, strict=True)] for x in zip(rewards, branches, strict=True)]
+    turns_ = np.tile(np.int32([0, 1]), (4, 1))
+    found = turn_trees.branch_return_loo(
+        jnp.float32([sum(row) for row in rewards]), turns=turns_, turn_rewards=jnp.float32(rewards),
+        branches=jnp.int32(branches), group_size=4,
+    )  # fmt: skip
+    close(found, loops.branch_return_loo(group))
+
+
 # --- Laws ------------------------------------------------------------------------------------------------------------
 
 
