@@ -156,17 +156,50 @@ def test_other_settings_are_the_plain_loops(name, settings, scale):
     close(run(**taken(name, arrays)), on_tokens(groups, arrays, expected))
 
 
+siblings = jax.jit(functools.partial(turn_trees.branch_return_loo, group_size=SIZE))
+
+
 def test_siblings_in_rows_without_any_padding():
     """Two turns of one token, two rows after each first turn: every token of the batch is a turn's last."""
     branches = [[0, 2], [0, 3], [1, 4], [1, 5]]
     rewards = [[0.5, 1.0], [0.5, -0.25], [0.25, 2.0], [0.25, 0.0]]
     group = [[{"r": r, "branch": b} for r, b in zip(*x, strict=True)] for x in zip(rewards, branches, strict=True)]
     turns_ = np.tile(np.int32([0, 1]), (4, 1))
-    found = turn_trees.branch_return_loo(
-        jnp.float32([sum(row) for row in rewards]), turns=turns_, turn_rewards=jnp.float32(rewards),
-        branches=jnp.int32(branches), group_size=4,
-    )  # fmt: skip
+    found = siblings(
+        jnp.float32([sum(row) for row in rewards]),
+        turns=jnp.asarray(turns_),
+        turn_rewards=jnp.float32(rewards),
+        branches=jnp.int32(branches),
+    )
     close(found, loops.branch_return_loo(group))
+
+
+def test_a_turn_that_all_rows_share_that_have_it():
+    """Then there is no baseline: its advantage is the mean return of the rows below it."""
+    lines = [[(0.5, 0), (1.0, 2), (2.0, 6)], [(0.5, 0), (1.0, 2), (-1.0, 7)], [(0.25, 1)], [(0.0, 3)]]
+    group = [[{"r": r, "branch": b} for r, b in line] for line in lines]
+    numbers, branches, rewards = np.full((4, 3), -1), np.full((4, 3), -1), np.zeros((4, 3), np.float32)
+    for i, line in enumerate(lines):
+        n = len(line)
+        numbers[i, :n], rewards[i, :n], branches[i, :n] = np.arange(n), *np.transpose(line)
+    found = siblings(
+        jnp.asarray(rewards.sum(axis=1)),
+        turns=jnp.int32(numbers),
+        turn_rewards=jnp.asarray(rewards),
+        branches=jnp.int32(branches),
+    )
+    expected = loops.branch_return_loo(group)
+    close(found, [line + [0.0] * (3 - len(line)) for line in expected])
+
+
+def test_two_rows_that_are_left_of_four():
+    groups = random_groups(18)
+    arrays = arrays_of(groups)
+    for i in (1, 3):
+        arrays["turns"][i] = -1
+    left = [groups[0][0], groups[0][2]]
+    found = estimate("loop", arrays)
+    close(found[[0, 2]], on_tokens([left], {"turns": arrays["turns"][[0, 2]]}, [loops.loop(left)]))
 
 
 # --- Laws ------------------------------------------------------------------------------------------------------------
@@ -344,11 +377,12 @@ def test_aspo_reads_whole_rows_and_shapes_right_ones():
             turn |= {"key": -1, "patched": False, "implicit": [0.0] * turn["n"], "p": 0.5, "branch": -1}
     groups = [rows[:4], rows[4:8], rows[8:]]
     arrays = arrays_of(groups, columns=6)
-    run = functools.partial(turn_shaping.aspo, **taken("aspo", arrays), group_size=SIZE)
+    run = jax.jit(lambda **settings: turn_shaping.aspo(**taken("aspo", arrays), group_size=SIZE, **settings))
     expected = on_tokens(groups, arrays, [loops.aspo(group) for group in groups])
     close(run(), expected)
     strong = on_tokens(groups, arrays, [loops.aspo(group, shift=-0.5) for group in groups])
     close(run(shift=-0.5), strong)
+    run = functools.partial(turn_shaping.aspo, **taken("aspo", arrays), group_size=SIZE)
     close(run(bound=0.0), turns.trajectory(**taken("trajectory", arrays), group_size=SIZE, eps=1e-6))
 
 
