@@ -377,13 +377,15 @@ def test_aspo_reads_whole_rows_and_shapes_right_ones():
             turn |= {"key": -1, "patched": False, "implicit": [0.0] * turn["n"], "p": 0.5, "branch": -1}
     groups = [rows[:4], rows[4:8], rows[8:]]
     arrays = arrays_of(groups, columns=6)
-    run = jax.jit(lambda **settings: turn_shaping.aspo(**taken("aspo", arrays), group_size=SIZE, **settings))
+
+    def run(**settings):
+        return jax.jit(lambda: turn_shaping.aspo(**taken("aspo", arrays), group_size=SIZE, **settings))()
+
     expected = on_tokens(groups, arrays, [loops.aspo(group) for group in groups])
     close(run(), expected)
     strong = on_tokens(groups, arrays, [loops.aspo(group, shift=-0.5) for group in groups])
     close(run(shift=-0.5), strong)
-    run = functools.partial(turn_shaping.aspo, **taken("aspo", arrays), group_size=SIZE)
-    close(run(bound=0.0), turns.trajectory(**taken("trajectory", arrays), group_size=SIZE, eps=1e-6))
+    close(run(bound=0.0), on_tokens(groups, arrays, [loops.trajectory(group, eps=1e-6) for group in groups]))
 
 
 def test_igpos_gains_may_be_of_the_mean_log_prob():
