@@ -79,7 +79,6 @@ def at_tokens(rewards: chex.Array, mask: chex.Array, ends: chex.Array, *, comple
     _check(rewards, mask)
     chex.assert_equal_shape([rewards, ends])
     ends_here = jax.nn.one_hot(ends, completion_length, dtype=rewards.dtype)
-    ends_here = jnp.where(mask[:, :, None], ends_here, 0.0)
     return jnp.sum(zero_masked(rewards, mask)[:, :, None] * ends_here, axis=1)
 
 

@@ -114,6 +114,27 @@ def brief(rewards=REWARDS, **keywords):
     )
 
 
+@pytest.mark.parametrize("settings", [{}, {"share": 0.45, "alpha": 0.3, "right": 0.5}, {"share": 1.0}], ids=str)
+def test_brief_groups_are_a_plain_loop(settings):
+    """Ten groups of three: groups that tie, without a right answer, with one, and with equal lengths."""
+    rng = np.random.default_rng(5)
+    rewards = rng.choice([0.0, 0.5, 1.0, 1.0], size=(10, 3)).astype(np.float32)
+    lengths = rng.integers(1, 6, size=(10, 3))
+    rewards[4], lengths[7] = 0.0, 3
+    share, alpha, right = (settings.get(k, v) for k, v in (("share", 0.2), ("alpha", 0.6), ("right", 1.0)))
+    counts = (rewards >= right).sum(axis=1)
+    chosen = sorted(range(10), key=lambda g: -counts[g])[: int(np.ceil(share * 10))]
+    expected = rewards.astype(float)
+    for g in chosen:
+        own = [n for n, r in zip(lengths[g], rewards[g], strict=True) if r >= right]
+        for i in np.flatnonzero(rewards[g] >= right):
+            z = (lengths[g, i] - np.mean(own)) / np.std(own) if np.std(own) > 0 else 0.0
+            expected[g, i] *= 1 - alpha / (1 + np.exp(-z))
+    given = (lengths.reshape(-1), np.zeros(30, bool), jax.random.key(0))
+    found = switches.brief_if_solved(jnp.asarray(rewards.reshape(-1)), *given, group_size=3, **settings)
+    np.testing.assert_allclose(found, expected.reshape(-1), rtol=1e-5)
+
+
 def test_only_the_group_that_is_solved_is_to_be_brief():
     found = brief(share=0.5, alpha=0.5)
     z = (np.array([4, 2, 6]) - 4) / np.std([4, 2, 6])
@@ -124,6 +145,11 @@ def test_only_the_group_that_is_solved_is_to_be_brief():
     assert (found[:3] > 0).all(), "a right answer earns more than a wrong one"
     with pytest.raises(ValueError, match="share=2 and alpha=0.6 must lie within"):
         brief(share=2)
+    for bad in ({"share": -0.1}, {"share": 1.1}, {"alpha": -0.1}, {"alpha": 1.1}):
+        with pytest.raises(ValueError, match="must lie within"):
+            brief(**bad)
+    np.testing.assert_array_equal(brief(share=1.0, alpha=0.0), REWARDS)
+    np.testing.assert_allclose(brief(share=1.0, alpha=1.0)[4], 0.5)
     # A share of 3 / 21 that is above it by float32's rounding still is three groups, here of one right answer each.
     ones, share = np.ones(21, np.float32), np.float32(1 / 7)
     assert share * np.float32(21) > 3
