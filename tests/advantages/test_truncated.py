@@ -97,6 +97,13 @@ def test_policy_and_critic_learn_from_their_own_tokens():
     np.testing.assert_allclose(gradient, np.where(over, -1.0 / over.sum(), 0.0), atol=1e-6)
 
 
+def test_what_was_earned_counts_in_the_newest_window():
+    """The last row was over in the window before: its reward was counted there."""
+    versions = np.array([[1, 1, 2, 2, 3, 3], [3, 3, 3, 0, 0, 0], [1, 1, 2, 2, 3, 3], [2, 2, 0, 0, 0, 0]], np.int32)
+    metric = windowed(versions)[2]["reward/optimized"]
+    assert (metric.total, metric.count) == (1.0, ROWS)
+
+
 def test_windows_need_versions():
     with pytest.raises(ValueError, match="needs rollout.versions"):
         windowed(None)

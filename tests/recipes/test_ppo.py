@@ -261,18 +261,23 @@ def test_pairs_of_critics_learn_at_the_ends_of_turns():
     rows, width = batch.mask.shape
     turns = np.where(batch.mask, (np.cumsum(batch.mask, axis=1) - 1) // 2, -1)
     values, slow = rng.normal(size=(2, rows, width + 1, 4)).astype(np.float32)
-    rule, estimator = CreditRule(), ppo.Estimator(turn_critics.archer_td, whiten=False)
     given = dict(group_size=4, key=jax.random.key(0), turns=turns, extras={"turns": turns})
 
-    def run(values, slow):
+    def passed_on(token_rewards, values, mask, *, target_values):
+        return jnp.zeros(mask.shape), target_values + values
+
+    def run(values, slow, advantage):
+        estimator = ppo.Estimator(advantage, whiten=False)
         found, metrics = ppo.assign(
-            rule, estimator, make_rollout(batch), jnp.asarray(rewards), values, target_values=slow, **given
+            PLAIN, estimator, make_rollout(batch), jnp.asarray(rewards), values, target_values=slow, **given
         )
         return found.policy.advantages.sum() + found.returns.sum() + found.values.sum(), (found, metrics)
 
-    slopes, (found, metrics) = jax.grad(run, argnums=(0, 1), has_aux=True)(jnp.asarray(values), jnp.asarray(slow))
-    for slope in slopes:
-        np.testing.assert_array_equal(slope, 0.0)
+    for advantage in (passed_on, turn_critics.archer_td):
+        slope_of = jax.grad(run, argnums=(0, 1), has_aux=True)
+        slopes, (found, metrics) = slope_of(jnp.asarray(values), jnp.asarray(slow), advantage)
+        for slope in slopes:
+            np.testing.assert_array_equal(slope, 0.0)
     advantages, ends = np.zeros((rows, width)), np.zeros((rows, width), bool)
     returns, at_ends = np.zeros((2, rows, width, 4))
     for i in range(rows):
@@ -304,6 +309,27 @@ def test_pairs_of_critics_learn_at_the_ends_of_turns():
     assert loss.count == ends.sum()
 
 
+def test_an_estimator_sees_zeros_where_the_loss_sees_nothing():
+    batch, rewards, values = inputs(13)
+    values[:, :-1] = np.where(batch.mask, values[:, :-1], np.nan)
+    seen = []
+
+    def estimate(token_rewards, values, mask, *, bootstrap_values):
+        seen.extend([token_rewards, values])
+        return jnp.where(mask, 1e-4 * values, 2.0), values
+
+    rule = CreditRule(mask_truncated=True)
+    run = functools.partial(assign, batch, 0 * rewards, values, credit=rule, truncated=(0, 5), advantage=estimate)
+    found, _ = run(whiten=False, kl_coef=0.0)
+    kept = np.asarray(found.completion_mask)
+    np.testing.assert_array_equal(np.asarray(seen[0])[~kept], 0.0)
+    np.testing.assert_array_equal(np.asarray(seen[1]) != 0, kept)
+    np.testing.assert_array_equal(np.asarray(found.policy.advantages) != 0, kept)
+    small = 1e-4 * values[:, :-1][kept].astype(float)  # whitened beside an eps as large as their variance
+    white = (small - small.mean()) / np.sqrt(small.var(ddof=1) + 1e-8)
+    np.testing.assert_allclose(np.asarray(run(kl_coef=0.0)[0].policy.advantages)[kept], white, rtol=1e-3, atol=1e-4)
+
+
 def test_an_episode_stops_after_its_last_token_and_an_answer_at_the_last_column():
     mask = np.array([[1, 0, 1, 0], [0, 0, 0, 0], [0, 1, 1, 1]], bool)
     values = np.arange(15.0, dtype=np.float32).reshape(3, 5)
@@ -314,7 +340,7 @@ def test_an_episode_stops_after_its_last_token_and_an_answer_at_the_last_column(
 
 def test_the_newest_version_may_be_the_first():
     mask = np.array([[1, 1, 0], [1, 0, 0]], bool)
-    for newest, versions in ((0, [[0, 0, 7], [0, 9, 9]]), (3, [[2, 3, 7], [3, 9, 9]])):
+    for newest, versions in ((0, [[0, 0, 0], [0, 9, 0]]), (3, [[2, 3, 3], [3, 9, 3]])):
         rollout = Rollout(None, mask, *[None] * 4)._replace(versions=np.array(versions))
         found = ppo.of_newest(rollout).completion_mask
         np.testing.assert_array_equal(found, mask & (np.array(versions) == newest))
@@ -354,6 +380,9 @@ def test_value_loss_matches_verl():
     )
     np.testing.assert_allclose(found, expected, rtol=1e-5)
     np.testing.assert_allclose(gradient[..., 0], slope, rtol=1e-5, atol=1e-7)
+    near = np.clip(outputs[..., 0], batch.values - 0.5, batch.values + 0.5)
+    is_clipped = ((near - batch.returns) ** 2 > (outputs[..., 0] - batch.returns) ** 2)[batch.completion_mask]
+    np.testing.assert_allclose(metrics["value/clipped"].value(), is_clipped.mean(), rtol=1e-6)
     assert set(metrics) == {"value/loss", "value/clipped"}
     assert metrics["value/loss"].value() == found and 0 < metrics["value/clipped"].value() < 1
 
