@@ -367,12 +367,13 @@ def test_each_term_is_zero_off_the_mask_and_the_proximal_policy_is_data():
         ratio = jnp.where(mask, 0.25, 9.0)
         return Surrogate(jnp.where(mask, old_log_probs, 0.0), ratio, mask & False, mask & False)
 
-    plain = _policy_batch(batch)._replace(old_log_probs=None)
+    plain = _policy_batch(batch)._replace(old_log_probs=None, behavior_log_probs=batch.log_probs + 0.5)
     objective = grpo.Objective(surrogate=of_old, kl_coef=0.0)
     slope = jax.grad(_loss)(batch.log_probs, plain, objective)
     np.testing.assert_array_equal(slope, 0.0)
     metrics = grpo.loss(TokenScores(batch.log_probs, -batch.log_probs), plain, objective)[1]
     assert metrics["ratio/max_dev"].value() == 0.75  # below 1, too, and on the mask
+    np.testing.assert_allclose(metrics["sampler/gap_max"].value(), 0.5, rtol=1e-5)
 
 
 def test_a_coefficient_of_the_integer_zero_is_off_and_a_batch_without_a_token_has_a_scale():
