@@ -50,11 +50,11 @@ def test_rewards_of_steps_that_end_on_one_token_are_summed():
             step_rewards.at_tokens(*wrong, completion_length=7)
 
 
-@pytest.mark.parametrize("scale", [1.0, 1e-6])
+@pytest.mark.parametrize("scale", [1.0, -1e-6])
 def test_primes_largest_return_to_go_is_one(scale):
     """1e-6 beside it, so that small ratios stay small; data, without a gradient."""
     ratios = (scale * REWARDS).astype(np.float32)
-    largest = max(abs(sum(row[t:])) for row in rows() for t in range(len(row))) * scale
+    largest = max(abs(sum(row[t:])) for row in rows() for t in range(len(row))) * abs(scale)
     expected = padded(rows()) * scale / (largest + 1e-6)
 
     def total(x):

@@ -150,6 +150,9 @@ def test_only_the_group_that_is_solved_is_to_be_brief():
             brief(**bad)
     np.testing.assert_array_equal(brief(share=1.0, alpha=0.0), REWARDS)
     np.testing.assert_allclose(brief(share=1.0, alpha=1.0)[4], 0.5)
+    one = (LENGTHS[:4], np.zeros(4, bool), jax.random.key(0))  # the least share there is means one group
+    least = switches.brief_if_solved(jnp.asarray(REWARDS[:4]), *one, group_size=4, share=1.05e-6)
+    assert (np.asarray(least)[:3] < 1).all()
     # A share of 3 / 21 that is above it by float32's rounding still is three groups, here of one right answer each.
     ones, share = np.ones(21, np.float32), np.float32(1 / 7)
     assert share * np.float32(21) > 3
