@@ -1,5 +1,6 @@
 """advantages/conflicts.py and macros.py: GTPO's shared tokens by hand, and GAE over runs of tokens at its limits."""
 
+import jax
 import numpy as np
 import pytest
 
@@ -100,7 +101,8 @@ def test_gtpo_is_its_equations_row_by_row(settings):
     entropy = np.where(mask, rng.uniform(0.0, 1.2, size=mask.shape), np.nan).astype(np.float32)
     entropy[0] = np.where(mask[0], 0.5, np.nan)  # as much as the second threshold: it is kept
     entropy[1], rewards[:2] = np.where(mask[1], 0.75, np.nan), [1, 0]  # above the first
-    found = conflicts.gtpo(rewards, group_size=4, tokens=tokens, completion_mask=mask, entropy=entropy, **settings)
+    given = dict(tokens=tokens, completion_mask=mask, entropy=entropy) | settings
+    found = jax.jit(lambda: conflicts.gtpo(rewards, group_size=4, **given))()
     names = dict(threshold="threshold", entropy_coef="coef", conflict_weight="weight")
     expected = gtpo_loop(rewards, tokens, mask, entropy, 4, **{names[k]: v for k, v in settings.items()})
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
@@ -135,7 +137,7 @@ def test_macro_actions_are_gae_over_lists_of_tokens(settings):
             ahead = arrays[0, row, run].sum(dtype=float) + discount * value - own + discount * lam * ahead
             value = own
             expected[0, row, run], expected[1, row, run] = ahead, ahead + own
-    found = macro_gae(*arrays, mask, bootstrap_values=after, **settings)
+    found = jax.jit(lambda: macro_gae(*arrays, mask, bootstrap_values=after, **settings))()
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 

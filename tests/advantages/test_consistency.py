@@ -1,5 +1,6 @@
 """advantages/consistency.py and rewards/contrast.py: COPO and GCPO's masked bonus by hand."""
 
+import jax
 import numpy as np
 import pytest
 
@@ -36,9 +37,9 @@ def test_copo_is_its_equation():
     entropies = np.float32([1.0, 2.0, 0.0, 1.5])
     found = np.asarray(copo(rewards, group_size=G, components=columns(entropies)))
     np.testing.assert_allclose(found, by_hand(rewards, entropies), rtol=1e-5)
-    small = np.asarray(copo(1e-6 * rewards, group_size=G, components=columns(entropies)))  # as small as eps
+    small = jax.jit(lambda: copo(1e-6 * rewards, group_size=G, components=columns(entropies)))()  # as small as eps
     np.testing.assert_allclose(small, by_hand(1e-6 * rewards, entropies), rtol=1e-4)
-    pairs = copo(rewards[:4], group_size=2, components=columns(entropies[:2], 2))  # two prompts of two answers
+    pairs = jax.jit(lambda: copo(rewards[:4], group_size=2, components=columns(entropies[:2], 2)))()  # two prompts
     np.testing.assert_allclose(pairs, by_hand(rewards[:4], entropies[:2], 2), rtol=1e-5)
     assert (found[4:8] < 0).all() and (found[8:12] > 0).all(), "all wrong, and all right: they learn"
 

@@ -85,9 +85,10 @@ def test_the_tracker_remembers_each_prompts_samples_and_the_newest_pseudo_reward
     tracker = memory.partitions(num_prompts=3, reward_kl_coef=0.5, f="reverse_kl", window=6)
     state, points, last = tracker.init(), {0: [], 2: []}, []
     np.testing.assert_array_equal(state.named(jnp.array([2]))["partition"], 0.0)
+    update = jax.jit(tracker.update)
     for prompts, scale in (([2], 1.0), ([0, 2, 0, 2], 1.0), ([2], 1.0), ([2, 0, 2, 2], 90.0), ([0, 0, 0, 2], 1.0)):
         rewards = scale * RNG.normal(size=len(prompts)).astype(np.float32)
-        state = tracker.update(state, jnp.asarray(prompts), jnp.asarray(rewards), jnp.zeros(len(prompts)))
+        state = update(state, jnp.asarray(prompts), jnp.asarray(rewards), jnp.zeros(len(prompts)))
         for prompt, reward in zip(prompts, rewards, strict=True):
             points[prompt].append(np.exp(np.float64(reward) / 0.5))
         for prompt, reward in zip(prompts, rewards, strict=True):
@@ -101,7 +102,7 @@ def test_the_tracker_remembers_each_prompts_samples_and_the_newest_pseudo_reward
     assert state.seen == 6 and state.values(jnp.array([1])) == 0
     usual = memory.partitions(num_prompts=2, reward_kl_coef=0.5)  # a window of 1024, Jensen-Shannon
     rewards = jnp.array([0.3, -0.2, 0.8])
-    state = usual.update(usual.init(), jnp.zeros(3, int), rewards, jnp.zeros(3))
+    state = jax.jit(usual.update)(usual.init(), jnp.zeros(3, int), rewards, jnp.zeros(3))
     assert state.pseudo_rewards.shape == (1024,)
     t = np.mean(np.exp(2 * np.float64(rewards))) / np.exp(2 * np.float64(rewards))
     np.testing.assert_allclose(state.pseudo_rewards[-3:], -np.log(2 * t / (t + 1)), rtol=1e-5)

@@ -43,9 +43,8 @@ def test_dcpo_is_its_equations_group_by_group(settings):
     moments = np.stack([rng.integers(0, 5, 40), 2 * rng.normal(size=40), 2 * rng.random(40)], axis=1)
     moments = np.where(moments[:, :1] > 0, moments, 0.0).astype(np.float32)
     named = {"relative_tolerance" if name == "tolerance" else name: value for name, value in settings.items()}
-    found = remembered.smooth_standardized(
-        groups.reshape(-1), group_size=G, prompt_moments=np.repeat(moments, G, axis=0), **named
-    )
+    run = jax.jit(functools.partial(remembered.smooth_standardized, group_size=G, **named))
+    found = run(groups.reshape(-1), prompt_moments=np.repeat(moments, G, axis=0))
     np.testing.assert_allclose(found, dcpo_loop(groups, moments, **settings), rtol=1e-3, atol=1e-4)
     with pytest.raises(AssertionError):
         remembered.smooth_standardized(groups.reshape(-1), group_size=G, prompt_moments=FIRST)
@@ -99,8 +98,9 @@ def test_moments_of_the_visits_are_those_of_all_samples():
     np.testing.assert_allclose(state.stds, [visits[1].std(ddof=1), 0, visits[0].std(ddof=1)], rtol=1e-5)
     again = tracker.update(state, jnp.full(6, 2), jnp.asarray(visits[2]), 0.0)
     np.testing.assert_array_equal(again.visits, [1, 0, 2])
-    single = tracker.update(again, jnp.array([1, 0, 0]), jnp.array([4.0, 1.0, 2.0]), 0.0)  # one row, and two
-    np.testing.assert_array_equal(single.visits, [2, 1, 2])
+    rewards = jnp.array([4.0, 1.0, 2.0, 0.0, 3.0, 3.0])  # one row, two and three
+    single = tracker.update(again, jnp.array([1, 0, 0, 2, 2, 2]), rewards, 0.0)
+    np.testing.assert_array_equal(single.visits, [2, 1, 3])
     assert (single.means[1], single.stds[1]) == (4.0, 0.0)
     pooled = remembered.pooled(2.0, 1.5, np.sqrt(0.5), again.means[0], again.stds[0])
     np.testing.assert_allclose((single.means[0], single.stds[0]), pooled, rtol=1e-5)
@@ -280,7 +280,7 @@ def test_disco_is_a_plain_loop_over_ragged_rows():
             found = discriminative.disco(rewards, group_size=G, log_probs=x, completion_mask=mask, **named)
             return jnp.sum(found * jnp.arange(16.0)), found
 
-        slope, found = jax.grad(summed, has_aux=True)(log_probs)
+        slope, found = jax.jit(jax.grad(summed, has_aux=True))(log_probs)
         np.testing.assert_allclose(found, disco_loop(rewards, log_probs, mask, **named), rtol=1e-4, atol=1e-6)
         np.testing.assert_array_equal(slope, 0.0)
 

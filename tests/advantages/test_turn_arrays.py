@@ -7,13 +7,14 @@ import pytest
 
 from rl_jax.advantages import turn_arrays
 
+episodes = jax.jit(turn_arrays.episodes, static_argnums=3)
 TURNS = np.int32([[0, -1, 1, 1], [0, 1, 2, -1], [-1, -1, -1, -1], [0, 0, 0, -1]])
 REWARDS = np.float32([1.0, 3.0, 0.0, 2.0])
 
 
 def test_of_a_row_only_its_last_end_is_read():
     """Whatever x is elsewhere, on other turns' ends too; groups of two, of which the second has one row with a turn."""
-    at = turn_arrays.episodes(REWARDS, TURNS, np.zeros(TURNS.shape, np.float32), 2)
+    at = episodes(REWARDS, TURNS, np.zeros(TURNS.shape, np.float32), 2)
     x = np.arange(1.0, 17.0, dtype=np.float32).reshape(4, 4)
     np.testing.assert_array_equal(turn_arrays.on_rows(x, at), [[4, 0, 4, 4], [7, 7, 7, 0], [0] * 4, [0] * 4])
     whole, place = turn_arrays.whole_rows(at)
@@ -48,7 +49,7 @@ def test_the_rest_of_a_row_belongs_to_its_last_turn_unless_it_is_rounding():
     earned[:, [1, 3]] = [turns for turns, _, _ in RESTS]
     turns = np.tile(np.int32([0, 0, 1, 1]), (8, 1))
     rewards = np.float32([row for _, row, _ in RESTS])
-    found = turn_arrays.episodes(rewards, turns, earned, 4).rewards
+    found = episodes(rewards, turns, earned, 4).rewards
     expected = [[0.0, first, 0.0, last] for ([first, _], _, last) in RESTS]
     np.testing.assert_array_equal(found, np.float32(expected))
 
@@ -64,7 +65,7 @@ def test_moments_are_numpys_by_id(settings):
     x[ids == 2] = -5.0
     x[ids == 3] = -7.0 + np.arange((ids == 3).sum()) % 2 * 2.0**-21  # neighbours in float32
     ids[0, :3], where[0, :3], x[0, :3] = [20, 19, 19], True, [4.0, 0.25, -3.0]  # alone, and a pair
-    found = turn_arrays.moments(np.where(where, x, np.nan), where, ids, 21, **settings)
+    found = jax.jit(lambda: turn_arrays.moments(np.where(where, x, np.nan), where, ids, 21, **settings))()
     expected = np.zeros((6, *ids.shape))
     for i in set(ids[where].tolist()):
         at = where & (ids == i)
@@ -80,17 +81,17 @@ def test_moments_are_numpys_by_id(settings):
 
 
 def test_a_spread_is_more_than_a_millionth_of_the_largest():
+    spreads = jax.jit(lambda x: turn_arrays.moments(x, x != 0, np.zeros((1, 3), int), 1, ddof=0).uneven)
     for steps, uneven in ((9, True), (8, False)):  # a std of 1.07e-6, and of .95e-6
         x = np.float32([[-1.0, -1.0 - 2 * steps * STEP, 0.0]])
-        found = turn_arrays.moments(x, np.array([[True, True, False]]), np.zeros((1, 3), int), 1, ddof=0)
-        assert found.uneven[0].tolist() == [uneven, uneven, False]
+        assert spreads(x)[0].tolist() == [uneven, uneven, False]
 
 
 def test_states_have_the_same_number_if_owner_and_key_are_the_same():
     rng = np.random.default_rng(1)
     owners, keys = rng.integers(0, 3, size=(5, 8)), rng.integers(-1, 4, size=(5, 8))
     where = rng.random((5, 8)) < 0.8
-    found = np.asarray(turn_arrays.state_ids(jnp.asarray(owners), jnp.asarray(keys), jnp.asarray(where))).reshape(-1)
+    found = np.asarray(jax.jit(turn_arrays.state_ids)(owners, keys, where)).reshape(-1)
     known = (where & (keys >= 0)).reshape(-1)
     pairs = list(zip(owners.reshape(-1), keys.reshape(-1), strict=True))
     for i in range(40):

@@ -99,7 +99,8 @@ def test_eapo_group_by_group(scale):
             [0.0 if alone else (x - every.mean()) / (every.std(ddof=1) + 1e-6) for x in shares[2 * pair + k]]
             for k in range(2)
         ]
-    np.testing.assert_allclose(turn_rounds.eapo(*args, **named), on_pairs(expected), rtol=1e-4, atol=1e-5)
+    found = jax.jit(lambda: turn_rounds.eapo(*args, **named))()
+    np.testing.assert_allclose(found, on_pairs(expected), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e-5])
@@ -108,7 +109,8 @@ def test_roles_of_all_groups_are_normalized_together(scale):
     rows, roles = [[scale * x for x in row] for row in rows], roles if scale == 1.0 else [[3.0] * len(r) for r in roles]
     scores = random_turns(3, [0.0, 1.0, 1.6, 3.0, -1.0])
     args, named = given_pairs(rows)
-    found = turn_rounds.zero_sum(*args, **named, turn_role=of_pairs(roles), turn_score=of_pairs(scores))
+    named |= dict(turn_role=of_pairs(roles), turn_score=of_pairs(scores))
+    found = jax.jit(lambda: turn_rounds.zero_sum(*args, **named))()
     expected = zero_sum_loop(rows, roles, scores, (1, 2, 3), PAIRS)
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
@@ -119,7 +121,8 @@ def test_reward_weights_state_by_state(settings):
     rows = [[1000.0 + x for x in row] for row in random_turns(4, [0.0, 0.25, 0.5, 1.0])]
     keys = random_turns(5, [-1.0, 3.0, 4.0])
     args, named = given_pairs(rows)
-    found = turn_rounds.reward_weighted(*args, **named, state_keys=jnp.asarray(on_pairs(keys), jnp.int32), **settings)
+    named |= dict(state_keys=jnp.asarray(on_pairs(keys), jnp.int32)) | settings
+    found = jax.jit(lambda: turn_rounds.reward_weighted(*args, **named))()
     places = [(i, j) for i, row in enumerate(rows) for j in range(len(row))]
 
     def is_best(i, j):
@@ -140,7 +143,8 @@ def test_a_single_response_weighs_one_and_what_is_refused():
     earned = np.zeros((8, 8), np.float32)
     earned[0, 1] = 0.5
     given = dict(turns=jnp.asarray(turns), turn_rewards=jnp.asarray(earned), state_keys=jnp.asarray(turns))
-    found = turn_rounds.reward_weighted(jnp.float32([sum(row) for row in rows]), **given, group_size=2)
+    totals = jnp.float32([sum(row) for row in rows])
+    found = jax.jit(lambda: turn_rounds.reward_weighted(totals, **given, group_size=2))()
     np.testing.assert_allclose(found, turns >= 0, rtol=1e-6)
     for temperature in (0.0, -1.0):
         with pytest.raises(ValueError, match=f"temperature={temperature} must be positive"):
@@ -214,13 +218,13 @@ def test_whole_rounds_are_a_mean_over_a_multiple_of_rounds():
         assert float(found.total / found.count) == pytest.approx(np.mean(means), rel=1e-5)
     ragged = np.array([[0, 1, 2, 3], [0, 0, -1, 1], [-1, -1, 0, 0], [0, 1, 2, 3]])  # also one round for each token
     there = np.array([[1, 1, 1, 1], [1, 0, 1, 1], [0, 0, 0, 0], [0, 1, 1, 1]], bool)  # a token is of no round
-    every = np.asarray(whole_rounds(there, turns=jnp.asarray(ragged), key=jax.random.key(0)))
+    drawn = jax.jit(lambda mask: whole_rounds(mask, turns=jnp.asarray(ragged), key=jax.random.key(0)))
+    every = np.asarray(drawn(there))
     sizes = np.where(there & (ragged >= 0), 1.0, 0.0)  # every round has one token left: nine in all, of ten tokens
     np.testing.assert_allclose(every, sizes * 10 / 9, rtol=1e-6)
-    alone = np.asarray(whole_rounds(there & (ragged == 0), turns=jnp.asarray(ragged), key=jax.random.key(0)))
+    alone = np.asarray(drawn(there & (ragged == 0)))
     np.testing.assert_allclose(alone, np.where(there & (ragged == 0), 1.0, 0.0), rtol=1e-6)
-    none = whole_rounds(there & False, turns=jnp.asarray(ragged), key=jax.random.key(0))
-    np.testing.assert_array_equal(none, 0.0)
+    np.testing.assert_array_equal(drawn(there & False), 0.0)
     with pytest.raises(ValueError, match="multiple=0 must be at least 1"):
         whole_rounds(mask, turns=jnp.asarray(TURNS), key=jax.random.key(0), multiple=0)
 

@@ -353,7 +353,7 @@ def test_one_turn_is_the_function_of_whole_completions(name, reference, settings
 
 
 def test_gains_stand_on_the_ends_and_nowhere_else():
-    at = turn_arrays.episodes(np.zeros(2, np.float32), TWO_ROWS, np.zeros(TWO_ROWS.shape, np.float32), 2)
+    at = jax.jit(lambda: turn_arrays.episodes(jnp.zeros(2), TWO_ROWS, jnp.zeros(TWO_ROWS.shape), 2))()
     probs = np.float32([[np.nan, 0.5, np.nan, 0.125, np.nan], [0.75, np.nan, np.nan, np.nan, np.nan]])
     found = turn_shaping.information_gain(at, jnp.asarray(probs), jnp.float32([0.25, 1.0]))
     np.testing.assert_array_equal(found, [[0, 0.25, 0, -0.375, 0], [-0.25, 0, 0, 0, 0]])

@@ -74,6 +74,9 @@ def test_the_strongest_tokens_of_the_widest_rows():
     np.testing.assert_array_equal(pushes.down_sampled(MASK & False, **arrays), 0.0)
 
 
+sampled = jax.jit(pushes.down_sampled)
+
+
 @pytest.mark.parametrize("shares", [(), (0.0, 0.0), (0.1, 0.2), (0.7, 0.9), (2.0, 1.0)])
 def test_down_sampling_is_brute_force(shares):
     """Over the rows with tokens: at least two of them, or the one that there is; at least one token."""
@@ -84,9 +87,7 @@ def test_down_sampling_is_brute_force(shares):
         mask = np.arange(5) < np.array(lengths)[:, None]
         values = rng.normal(size=6).astype(np.float32)
         advantages, entropy = (np.where(mask, x, np.nan) for x in (values[:, None], rng.uniform(0.1, 2, mask.shape)))
-        found = pushes.down_sampled(
-            mask, advantages=advantages.astype(np.float32), entropy=entropy.astype(np.float32), **named
-        )
+        found = sampled(mask, advantages=advantages.astype(np.float32), entropy=entropy.astype(np.float32), **named)
         live = mask.any(axis=1)
         count = min(max(round(rows * live.sum()), min(2, live.sum())), live.sum())
         best = widest_subset(values, live, count)
