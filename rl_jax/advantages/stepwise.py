@@ -38,7 +38,7 @@ def direct(
     """
     chex.assert_equal_shape([token_rewards, values, completion_mask, tokens])
     ends = step_ends(completion_mask, tokens=tokens, separators=separators)
-    step = jnp.where(completion_mask, jnp.cumsum(ends, axis=1) - ends, -1)
+    step = jnp.cumsum(ends, axis=1) - ends
     given = dict(bootstrap_values=bootstrap_values, lam=0.0, discount=1.0)
     advantages, _ = turn_gae(token_rewards, values, completion_mask, turns=step, **given)
     _, returns = gae(token_rewards, values, completion_mask, bootstrap_values=bootstrap_values, lam=1.0)

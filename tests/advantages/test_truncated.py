@@ -44,9 +44,9 @@ def test_egae_is_the_sum_of_its_deltas(discount, lam):
 def test_it_is_gae_if_every_answer_is_over():
     rewards, values, mask, after = case(1)
     found, _ = truncated.extended_gae(
-        rewards, values, mask, unfinished=np.zeros(ROWS, bool), bootstrap_values=after, lam=0.9
+        rewards, values, mask, unfinished=np.zeros(ROWS, bool), bootstrap_values=after
     )
-    expected, _ = tokens.gae(rewards, values, mask, bootstrap_values=after, lam=0.9)
+    expected, _ = tokens.gae(rewards, values, mask, bootstrap_values=after, discount=1.0, lam=0.95)
     np.testing.assert_array_equal(found, expected)
 
 
