@@ -40,7 +40,7 @@ def test_dcpo_is_its_equations_group_by_group(settings):
     rng = np.random.default_rng(1)
     groups = rng.normal(size=(40, G)).astype(np.float32) + rng.integers(-2, 3, size=(40, 1)).astype(np.float32)
     groups[:8] = groups[:8, :1]
-    moments = np.stack([rng.integers(0, 5, 40), 2 * rng.normal(size=40), 2 * rng.random(40)], axis=1)
+    moments = np.stack([rng.integers(0, 5, 40), 5 * rng.normal(size=40), 2 * rng.random(40)], axis=1)
     moments = np.where(moments[:, :1] > 0, moments, 0.0).astype(np.float32)
     named = {"relative_tolerance" if name == "tolerance" else name: value for name, value in settings.items()}
     run = jax.jit(functools.partial(remembered.smooth_standardized, group_size=G, **named))
