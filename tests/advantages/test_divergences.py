@@ -48,6 +48,7 @@ def test_a_slope_is_the_derivative_itself():
 def test_a_slope_is_finite_however_far_the_target_is():
     for f in divergences.DIVERGENCES:
         assert np.isfinite(divergences.f_prime(jnp.array([-1e4, 0.0, 1e4]), f=f)).all(), f
+    np.testing.assert_array_equal(divergences.f_prime(jnp.array([-41.0, 41.0]), f="reverse_kl"), [-39.0, 41.0])
     with pytest.raises(ValueError, match="f='jensen' is none of kl, reverse_kl, js, tv, chi2, reverse_chi2"):
         divergences.f_prime(jnp.zeros(1), f="jensen")
 

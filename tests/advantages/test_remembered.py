@@ -191,6 +191,13 @@ def test_a_soft_baseline_lies_between_mean_and_best():
     np.testing.assert_allclose(hot, advantages.group_centered(rewards, group_size=G), atol=2e-3)
     mean = off_policy.opmd(rewards, group_size=G, tau=1.0, soft=False)
     np.testing.assert_allclose(2 * mean, advantages.group_centered(rewards, group_size=G), rtol=1e-6)
+    groups = np.float64(rewards).reshape(-1, G)
+    expected = (groups - np.log(np.exp(groups).mean(axis=1, keepdims=True))) / 2  # tau = 1
+    np.testing.assert_allclose(off_policy.opmd(rewards, group_size=G), expected.reshape(-1), rtol=1e-4, atol=1e-6)
+    far = off_policy.opmd(BINARY + np.float32(2**22), group_size=G)  # the same wherever the rewards are
+    np.testing.assert_allclose(far, off_policy.opmd(BINARY, group_size=G), rtol=1e-6)
+    usual = off_policy.asymmetric(rewards, group_size=G)
+    np.testing.assert_allclose(usual, (groups - groups.mean(axis=1, keepdims=True) + 0.1).reshape(-1), atol=1e-5)
     with pytest.raises(ValueError, match="tau=0 must be above 0"):
         off_policy.opmd(rewards, group_size=G, tau=0)
 
@@ -212,9 +219,13 @@ def test_bad_answers_are_dropped_until_there_are_as_many_as_good_ones(seed):
     assert sorted(found[0]) == [-0.5, 0.0, 0.0, 0.5] and found[0, 0] == 0.5  # one good, one of three bad ones
     np.testing.assert_array_equal(found[1], [0.25, 0.25, 0.25, -0.75])  # fewer bad ones: all stay
     np.testing.assert_array_equal(found[2], 0.0)
-    apart = BINARY + np.repeat(np.float32([0, 9, 0]), G)
-    far = np.asarray(off_policy.balanced(apart, group_size=G, key=jax.random.key(seed)))
-    np.testing.assert_array_equal(far.reshape(-1, G), found)  # what is good is good beside its own group
+    far = np.asarray(off_policy.balanced(BINARY + np.float32(2**22), group_size=G, key=jax.random.key(seed)))
+    np.testing.assert_array_equal(far.reshape(-1, G), found)
+    # What is good is good beside its own group, and what is at the mean is good.
+    apart = np.float32([16, 0, 0, 0, 1, 0, 0, 0, 1, 0.5, 0.5, 0])
+    found = np.asarray(off_policy.balanced(apart, group_size=G, key=jax.random.key(seed))).reshape(-1, G)
+    assert sorted(found[0]) == [-8, 0, 0, 8] and sorted(found[1]) == [-0.5, 0, 0, 0.5]
+    np.testing.assert_array_equal(found[2], [0.5, 0, 0, -0.5])
 
 
 def test_the_drawn_ones_are_those_of_the_third_part_of_the_key():
