@@ -31,7 +31,7 @@ def exponential(mask: chex.Array, *, advantages: chex.Array, temperature: float 
 def widest_rows(values: chex.Array, live: chex.Array, count: chex.Array) -> chex.Array:
     """True on `count` of the live values, those whose variance is the largest: the lowest and the highest ones.
 
-    Of all ways to take i from the bottom and the rest from the top the best is taken.
+    Of all ways to take i from the bottom and the rest from the top the best is taken; the highest is always among them.
 
     Args:
       values: float [B].
@@ -48,9 +48,9 @@ def widest_rows(values: chex.Array, live: chex.Array, count: chex.Array) -> chex
     first, second = (jnp.concatenate([jnp.zeros(1), jnp.cumsum(x)]) for x in (ordered, jnp.square(ordered)))
     bottom = jnp.arange(len(values))
     top = size - count + bottom
-    total, squares = first[bottom] + first[-1] - first[top], second[bottom] + second[-1] - second[top]
-    kept = jnp.maximum(count, 1)
-    variance = jnp.where(bottom <= count, squares / kept - jnp.square(total / kept), -jnp.inf)
+    total = first[bottom] + first[-1] - first[top]
+    squares = second[bottom] - second[top]  # and the same for all i
+    variance = jnp.where(bottom < count, squares / count - jnp.square(total / count), -jnp.inf)
     best = jnp.argmax(variance)
     rank = jnp.argsort(order)
     return live & ((rank < best) | (rank >= size - count + best))

@@ -77,12 +77,12 @@ def test_the_strongest_tokens_of_the_widest_rows():
 sampled = jax.jit(pushes.down_sampled)
 
 
-@pytest.mark.parametrize("shares", [(), (0.0, 0.0), (0.1, 0.2), (0.7, 0.9), (2.0, 1.0)])
+@pytest.mark.parametrize("shares", [(), (0.0, 0.0), (0.1, 0.2), (0.7, 0.9), (2.0, 1.0), (None, 1.0)])
 def test_down_sampling_is_brute_force(shares):
     """Over the rows with tokens: at least two of them, or the one that there is; at least one token."""
     rng = np.random.default_rng(3)
-    rows, tokens = shares or (0.5, 0.5)
-    named = dict(zip(("row_share", "token_share"), shares, strict=False))
+    named = {name: x for name, x in zip(("row_share", "token_share"), shares, strict=False) if x is not None}
+    rows, tokens = named.get("row_share", 0.5), named.get("token_share", 0.5)
     for lengths in ([5, 3, 1, 0, 4, 2], [0, 4, 0, 3, 1, 5], [0, 0, 3, 0, 0, 0]):
         mask = np.arange(5) < np.array(lengths)[:, None]
         values = rng.normal(size=6).astype(np.float32)
