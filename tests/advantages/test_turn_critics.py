@@ -20,7 +20,7 @@ MASK[1, 0] = False  # a turn that is not the policy's
 MASK[5, [1, 4]] = False
 MASK[0, 2] = MASK[4, 3] = True  # sampled, and of no turn
 ON = MASK & (TURNS >= 0)
-K = 3
+K = 2
 RNG = np.random.default_rng(0)
 
 
