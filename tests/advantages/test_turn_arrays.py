@@ -91,7 +91,10 @@ def test_states_have_the_same_number_if_owner_and_key_are_the_same():
     rng = np.random.default_rng(1)
     owners, keys = rng.integers(0, 3, size=(5, 8)), rng.integers(-1, 4, size=(5, 8))
     where = rng.random((5, 8)) < 0.8
-    found = np.asarray(jax.jit(turn_arrays.state_ids)(owners, keys, where)).reshape(-1)
+    number = jax.jit(turn_arrays.state_ids)
+    apart = number(np.arange(40).reshape(5, 8), np.full((5, 8), 3), np.ones((5, 8), bool))  # one key, 40 owners
+    assert sorted(np.ravel(apart).tolist()) == list(range(40))
+    found = np.asarray(number(owners, keys, where)).reshape(-1)
     known = (where & (keys >= 0)).reshape(-1)
     pairs = list(zip(owners.reshape(-1), keys.reshape(-1), strict=True))
     for i in range(40):
