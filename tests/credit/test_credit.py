@@ -162,7 +162,7 @@ def test_needs_scores_says_when_a_forward_pass_is_wanted():
 
 
 def test_what_stands_off_the_mask_is_not_earned():
-    """A penalty that does not mask itself, ends of steps in the padding, and an advantage of tokens that has no mask."""
+    """A penalty that does not mask itself, ends of steps in the padding, an advantage of tokens without a mask."""
     batch, rewards = ragged_batch(7), _rewards()
     ends = np.ones(batch.mask.shape, bool)
     own = np.where(batch.mask, 0.25, np.nan).astype(np.float32)
