@@ -319,7 +319,7 @@ def test_an_estimator_sees_zeros_where_the_loss_sees_nothing():
         return jnp.where(mask, 1e-4 * values, 2.0), values
 
     rule = CreditRule(mask_truncated=True)
-    run = functools.partial(assign, batch, 0 * rewards, values, credit=rule, truncated=(0, 5), advantage=estimate)
+    run = functools.partial(assign, batch, rewards, values, credit=rule, truncated=(0, 5), advantage=estimate)
     found, _ = run(whiten=False, kl_coef=0.0)
     kept = np.asarray(found.completion_mask)
     np.testing.assert_array_equal(np.asarray(seen[0])[~kept], 0.0)
