@@ -13,12 +13,13 @@ from rl_jax.core.masked import row_means
 def _shared_run(tokens: chex.Array, mask: chex.Array, good: chex.Array, bad: chex.Array) -> chex.Array:
     """True on each row's first tokens as long as a good and a bad row of its group have the same one in that column.
 
+    Nothing is said about tokens that are not on the mask.
     int32 [P, G, C], bool [P, G, C], bool [P, G] x2 -> bool [P, G, C].
     """
     same = (tokens[:, :, None] == tokens[:, None]) & mask[:, None]  # [P, G, G, C]: row i, row j
     in_good = jnp.any(same & good[:, None, :, None], axis=2)
     in_bad = jnp.any(same & bad[:, None, :, None], axis=2)
-    shared = in_good & in_bad & mask & (good | bad)[:, :, None]
+    shared = in_good & in_bad & (good | bad)[:, :, None]
     return jnp.cumprod(shared.astype(jnp.int32), axis=2) > 0
 
 

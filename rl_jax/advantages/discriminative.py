@@ -50,6 +50,6 @@ def disco(
     scores = grouped(jax.lax.stop_gradient(row_means(log_probs, completion_mask)), group_size)
     num_right = jnp.sum(is_right, axis=1, keepdims=True)
     mixed = (num_right > 0) & (num_right < group_size)
-    wrong = jax.nn.softmax(jnp.where(is_right, -1e30, scores / tau), axis=1)
+    wrong = jax.nn.softmax(jnp.where(is_right, jnp.finfo(scores.dtype).min, scores / tau), axis=1)
     up = jnp.where(is_right, 1.0 / jnp.maximum(num_right, 1), 0.0)
     return jnp.where(mixed, group_size * (up - jnp.where(is_right, 0.0, wrong)), 0.0).reshape(-1)

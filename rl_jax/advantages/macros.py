@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from rl_jax.advantages.tokens import gae
+from rl_jax.core.masked import zero_masked
 
 
 def macro_gae(
@@ -46,18 +47,15 @@ def macro_gae(
     chex.assert_equal_shape([token_rewards, values, completion_mask])
     width = completion_mask.shape[1]
     number = -(-width // n)
-    action = jnp.where(completion_mask, (jnp.cumsum(completion_mask, axis=1) - 1) // n, number)
+    action = (jnp.cumsum(completion_mask, axis=1) - 1) // n
 
     def pooled(x: chex.Array) -> chex.Array:
         """Sums over the actions. [B, T] -> [B, number]."""
-        sums = jax.vmap(lambda row, ids: jax.ops.segment_sum(row, ids, num_segments=number + 1))(x, action)
-        return sums[:, :number]
+        kept = zero_masked(x, completion_mask)
+        return jax.vmap(lambda row, ids: jax.ops.segment_sum(row, ids, num_segments=number))(kept, action)
 
-    count = pooled(completion_mask.astype(values.dtype))
-    rewards = pooled(jnp.where(completion_mask, token_rewards, 0.0))
-    action_values = pooled(jnp.where(completion_mask, values, 0.0)) / jnp.maximum(count, 1.0)
-    estimates = gae(
-        rewards, action_values, count > 0, bootstrap_values=bootstrap_values, discount=discount, lam=lam
-    )
-    places = jnp.minimum(action, number - 1)
-    return tuple(jnp.where(completion_mask, jnp.take_along_axis(x, places, axis=1), 0.0) for x in estimates)
+    count = pooled(jnp.ones_like(values))
+    action_values = pooled(values) / jnp.maximum(count, 1.0)
+    given = dict(bootstrap_values=bootstrap_values, discount=discount, lam=lam)
+    estimates = gae(pooled(token_rewards), action_values, count > 0, **given)
+    return tuple(zero_masked(jnp.take_along_axis(x, action, axis=1), completion_mask) for x in estimates)

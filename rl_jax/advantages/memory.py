@@ -151,8 +151,7 @@ def partitions(*, num_prompts: int, reward_kl_coef: float, f: str = "js", window
     def update(state: Partition, prompts: chex.Array, rewards: chex.Array, divergence: chex.Array) -> Partition:
         chex.assert_rank([prompts, rewards], 1)
         log_weights = rewards.astype(jnp.float32) / reward_kl_coef
-        highest = jax.ops.segment_max(log_weights, prompts, num_segments=num_prompts)
-        highest = jnp.where(jnp.isfinite(highest), highest, 0.0)  # of prompts without a row
+        highest = jax.ops.segment_max(log_weights, prompts, num_segments=num_prompts)  # -inf without a row
         total = jax.ops.segment_sum(jnp.exp(log_weights - highest[prompts]), prompts, num_segments=num_prompts)
         count = jax.ops.segment_sum(jnp.ones_like(log_weights), prompts, num_segments=num_prompts)
         samples = state.samples + count

@@ -23,7 +23,7 @@ class Episodes(NamedTuple):
     rewards: chex.Array
     """float. The reward of each turn on its last token, with the row's rest in the last turn; 0 elsewhere."""
     turn_ids: chex.Array
-    """int32. The same for equal turns of a group; below `number`."""
+    """int32. On tokens of turns: the same for equal turns of a group; below `number`."""
     group_ids: chex.Array
     """int32. The row's group; below `number`."""
     last_turn: chex.Array
@@ -55,8 +55,8 @@ def episodes(rewards: chex.Array, turns: chex.Array, turn_rewards: chex.Array, g
         raise ValueError(f"turns are compared within a group: group_size={group_size} must be at least 2")
     rows, width = turns.shape
     on = turns >= 0
-    number = jnp.where(on, turns, -1).astype(rewards.dtype)
-    ends = on & (following(number, on, jnp.full(rows, -1.0, rewards.dtype)) != number)
+    number = turns.astype(rewards.dtype)
+    ends = on & (following(number, on, jnp.full(rows, jnp.inf, rewards.dtype)) != number)
     earned = zero_masked(turn_rewards, ends)
     rest = rewards - jnp.sum(earned, axis=1)
     size = jnp.abs(rewards) + jnp.sum(jnp.abs(earned), axis=1)
@@ -67,7 +67,7 @@ def episodes(rewards: chex.Array, turns: chex.Array, turn_rewards: chex.Array, g
     present = jnp.any(on, axis=1).reshape(-1, group_size)
     company = jnp.repeat(jnp.sum(present, axis=1) > 1, group_size)[:, None]
     group_ids = jnp.broadcast_to(group[:, None], turns.shape)
-    turn_ids = group[:, None] * width + jnp.clip(turns, 0, width - 1)
+    turn_ids = group[:, None] * width + turns
     return Episodes(on, ends, earned, turn_ids, group_ids, last_turn, company, rows * width)
 
 
@@ -116,17 +116,16 @@ def moments(
       relative_tolerance: a std below this share of the largest |x| is rounding.
     """
     flat, at = x.reshape(-1), where.reshape(-1)
-    ids = jnp.where(at, ids.reshape(-1), number)
+    ids = jnp.where(at, ids.reshape(-1), number)  # dropped; what such places read back is replaced by 0 at the end
 
     def total(values):
-        return jax.ops.segment_sum(jnp.where(at, values, 0.0), ids, number + 1)[ids]
+        return jax.ops.segment_sum(values, ids, number)[ids]
 
-    least = jax.ops.segment_min(jnp.where(at, flat, jnp.inf), ids, number + 1)[ids]
-    shifted = jnp.where(at, flat - least, 0.0)
-    largest = jax.ops.segment_max(jnp.where(at, jnp.abs(flat), 0.0), ids, number + 1)[ids]
+    shifted = flat - jax.ops.segment_min(flat, ids, number)[ids]
+    largest = jax.ops.segment_max(jnp.abs(flat), ids, number)[ids]
     count = total(jnp.ones_like(flat))
     sums = total(shifted)
-    mean = sums / jnp.maximum(count, 1.0)
+    mean = sums / count
     std = jnp.sqrt(total(jnp.square(shifted - mean)) / jnp.maximum(count - ddof, 1.0))
     result = (count, sums, shifted, mean, std, std > relative_tolerance * largest)
     return Moments(*(jnp.where(at, value, jnp.zeros_like(value)).reshape(x.shape) for value in result))
@@ -151,7 +150,7 @@ def on_rows(x: chex.Array, at: Episodes) -> chex.Array:
     return jnp.where(at.on & at.company, of_row, 0.0)
 
 
-def row_relative(at: Episodes, *, ddof: int = 1, eps: float = 1e-6, use_std: bool = True) -> chex.Array:
+def row_relative(at: Episodes, *, ddof: int, eps: float, use_std: bool = True) -> chex.Array:
     """(R_i - mean_g) / (std_g + eps) over the rows that have a turn, on the tokens of all turns. -> float [B, C]."""
     whole, place = whole_rows(at)
     return on_rows(normed(moments(whole, place, at.group_ids, at.number, ddof=ddof), eps, use_std), at)
@@ -165,11 +164,12 @@ def state_ids(owners: chex.Array, keys: chex.Array, where: chex.Array) -> chex.A
     shape, size = keys.shape, keys.size
     known = (where & (keys >= 0)).reshape(-1)
     place = jnp.arange(size)
-    owner = jnp.where(known, owners.reshape(-1), -1)
-    key = jnp.where(known, keys.reshape(-1), place)  # all different
+    owner = owners.reshape(-1)
+    key = jnp.where(known, keys.reshape(-1), ~place)  # below 0, and all different
     order = jnp.lexsort((key, owner))
-    first = (jnp.diff(owner[order], prepend=-2) != 0) | (jnp.diff(key[order], prepend=-1) != 0)
-    return jnp.zeros(size, jnp.int32).at[order].set(jnp.cumsum(first) - 1).reshape(shape)
+    changes = (jnp.diff(owner[order]) != 0) | (jnp.diff(key[order]) != 0)
+    number = jnp.pad(jnp.cumsum(changes, dtype=jnp.int32), (1, 0))
+    return jnp.zeros(size, jnp.int32).at[order].set(number).reshape(shape)
 
 
 def sums(at: Episodes, values: chex.Array, ids: chex.Array) -> Moments:
@@ -184,14 +184,20 @@ def held(x: chex.Array, starts: chex.Array) -> chex.Array:
     return backward_sums(x[:, ::-1], jnp.where(starts, 0.0, 1.0)[:, ::-1])[:, ::-1]
 
 
-def sums_of_turns(x: chex.Array, at: Episodes) -> chex.Array:
-    """The sum of x over the tokens of each turn, on its last token. float [B, C] -> float [B, C]."""
-    chex.assert_equal_shape([at.on, x])
+def sums_of_turns(x: chex.Array, on: chex.Array, ends: chex.Array) -> chex.Array:
+    """The sum of x over the tokens of each turn, on its last token; 0 elsewhere.
+
+    Args:
+      x: float [B, C].
+      on: bool [B, C], tokens of turns.
+      ends: bool [B, C], the last token of each.
+    """
+    chex.assert_equal_shape([x, on, ends])
 
     def step(so_far, now):
         value, end = now
         total = so_far + value
         return jnp.where(end, 0.0, total), jnp.where(end, total, 0.0)
 
-    _, sums = jax.lax.scan(step, jnp.zeros(x.shape[0], x.dtype), (zero_masked(x, at.on).T, at.ends.T))
+    _, sums = jax.lax.scan(step, jnp.zeros(x.shape[0], x.dtype), (zero_masked(x, on).T, ends.T))
     return sums.T

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from rl_jax.advantages.recursion import backward_sums, following
-from rl_jax.advantages.turn_arrays import Episodes, episodes, held, spread, sums_of_turns
+from rl_jax.advantages.turn_arrays import episodes, held, spread, sums_of_turns
 from rl_jax.core.masked import last_of, zero_masked
 
 
@@ -47,8 +47,7 @@ def turn_gae(
     on, starts, ends = _bounds(turns, completion_mask)
     chex.assert_equal_shape([token_rewards, values, turns])
     value = held(zero_masked(values, starts), starts)
-    rewards = _summed(token_rewards, on, ends)
-    delta = rewards + discount * following(values, starts, bootstrap_values) - value
+    delta = sums_of_turns(token_rewards, on, ends) + discount * following(values, starts, bootstrap_values) - value
     advantages = _back(delta, ends, on, discount * lam)
     return advantages, zero_masked(advantages + value, on)
 
@@ -91,8 +90,8 @@ def bilevel_gae(
     """
     on, _, ends = _bounds(turns, completion_mask)
     chex.assert_equal_shape([token_rewards, values, turns])
-    at_end, values = zero_masked(values, ends), zero_masked(values, on)
-    delta = _summed(token_rewards, on, ends) + turn_discount * following(at_end, ends, bootstrap_values) - at_end
+    rewards = sums_of_turns(token_rewards, on, ends)
+    delta = rewards + turn_discount * following(values, ends, bootstrap_values) - values  # read on the ends
     of_turn = _back(delta, ends, on, turn_discount * turn_lam)
     ahead = jnp.where(ends, of_turn + values, discount * following(values, on, bootstrap_values))
     decays = jnp.where(ends, 0.0, jnp.where(on, discount * lam, 1.0))
@@ -139,7 +138,7 @@ def vine(
       discount: gamma, per turn.
     """
     at = episodes(rewards, turns, turn_rewards, group_size)
-    values = zero_masked(jax.lax.stop_gradient(state_values), at.ends)
+    values = jax.lax.stop_gradient(state_values)  # read on the ends
     after = following(values, at.ends, jnp.zeros_like(rewards))
     return spread(at.rewards + discount * after - values, at)
 
@@ -168,7 +167,7 @@ def archer(
     at = episodes(rewards, turns, turn_rewards, group_size)
     chex.assert_rank([q_values, state_values], 3)
     difference = jnp.min(q_values, axis=0) - jnp.min(state_values, axis=0)
-    return spread(zero_masked(jax.lax.stop_gradient(difference), at.ends), at)
+    return spread(jax.lax.stop_gradient(difference), at)
 
 
 def archer_targets(
@@ -254,12 +253,10 @@ def archer_td(
     chex.assert_equal_shape([values, target_values])
     pairs = values.shape[2] // 2
     nothing = jnp.zeros(turns.shape[0])
-    number = jnp.where(ends, turns, 0).astype(jnp.float32)
-    done = ends & (following(number, ends, nothing - 1.0) < 0)
     target_q, target_v = jnp.split(jnp.moveaxis(target_values, 2, 0), [pairs])
-    ahead = jax.vmap(lambda x: following(x, ends, nothing))(target_v)
-    rewards = _summed(token_rewards, on, ends)
-    found = archer_targets(rewards, done, ahead, target_q, discount=discount)
+    ahead = jax.vmap(lambda x: following(x, ends, nothing))(target_v)  # 0 behind an episode's last turn
+    rewards = sums_of_turns(token_rewards, on, ends)
+    found = archer_targets(rewards, jnp.zeros_like(ends), ahead, target_q, discount=discount)
     returns = jnp.where(ends[:, :, None], jnp.moveaxis(jnp.concatenate(found), 0, 2), 0.0)
     difference = jnp.min(values[:, :, :pairs], axis=2) - jnp.min(values[:, :, pairs:], axis=2)
     return _back(jax.lax.stop_gradient(difference), ends, on, 0.0), returns
@@ -275,16 +272,11 @@ def _bounds(turns: chex.Array, mask: chex.Array) -> tuple[chex.Array, chex.Array
     chex.assert_equal_shape([turns, mask])
     chex.assert_type([turns, mask], [int, bool])
     on = mask & (turns >= 0)
-    number = jnp.where(on, turns, -1).astype(jnp.float32)
-    outside = jnp.full(turns.shape[0], -1.0)
+    number = turns.astype(jnp.float32)
+    outside = jnp.full(turns.shape[0], jnp.inf)  # the number of no turn
     ends = on & (following(number, on, outside) != number)
     starts = on & (following(number[:, ::-1], on[:, ::-1], outside)[:, ::-1] != number)
     return on, starts, ends
-
-
-def _summed(x: chex.Array, on: chex.Array, ends: chex.Array) -> chex.Array:
-    nothing = jnp.zeros_like(on)
-    return sums_of_turns(x, Episodes(on, ends, x, nothing, nothing, nothing, nothing, 0))
 
 
 def _back(x: chex.Array, ends: chex.Array, on: chex.Array, decay: float) -> chex.Array:

@@ -49,7 +49,7 @@ def eapo(
     at = episodes(rewards, turns, turn_rewards, group_size)
     outcome, _ = whole_rows(at)
     left = jnp.max(turns, axis=1, keepdims=True) - turns
-    earned = jnp.where(at.ends, jnp.sum(outcome, axis=1, keepdims=True) * discount**left, 0.0)
+    earned = jnp.sum(outcome, axis=1, keepdims=True) * discount**left
     found = moments(earned, at.ends, at.group_ids, at.number, ddof=ddof)
     return jnp.where(at.company, spread(normed(found, eps), at), 0.0)
 
@@ -93,10 +93,10 @@ def zero_sum(
     share = (score - 1.0) / 2.0
     earned = jnp.select([role == 1, role == 2], [share, 1.0 - share], at.rewards)
     earned = jnp.where((score < 0) & (role < 3), 0.0, earned)
-    learns = at.ends & (score != 0) & jnp.isin(role, jnp.asarray(tuple(roles), jnp.int32))
+    learns = (score != 0) & jnp.isin(role, jnp.asarray(tuple(roles), jnp.int32))
     on = spread(learns.astype(earned.dtype), at) > 0
     one = jnp.zeros_like(turns)
-    found = moments(spread(jnp.where(learns, earned, 0.0), at), on, one, at.number, ddof=0)
+    found = moments(spread(earned, at), on, one, at.number, ddof=0)
     return normed(found._replace(std=jnp.sqrt(jnp.maximum(jnp.square(found.std), eps))), 0.0)
 
 
@@ -104,7 +104,7 @@ def next_one(x: chex.Array) -> chex.Array:
     """The first value that is not 0, here or later in the row; 0 if there is none. float [B, C] -> float [B, C]."""
     width = x.shape[1]
     place = jax.lax.cummin(jnp.where(x != 0, jnp.arange(width), width), axis=1, reverse=True)
-    return jnp.where(place < width, jnp.take_along_axis(x, jnp.minimum(place, width - 1), axis=1), 0.0)
+    return jnp.take_along_axis(x, place, axis=1, mode="fill", fill_value=0.0)
 
 
 def reward_weighted(

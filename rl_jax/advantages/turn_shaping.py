@@ -6,7 +6,6 @@ import jax.numpy as jnp
 
 from rl_jax.advantages.turn_arrays import Episodes, episodes, moments, normed, row_relative, spread, sums_of_turns
 from rl_jax.advantages.turn_states import igpo_of
-from rl_jax.core.masked import zero_masked
 
 
 def information_gain(at: Episodes, answer_probs: chex.Array, prior_answer_probs: chex.Array) -> chex.Array:
@@ -18,11 +17,11 @@ def information_gain(at: Episodes, answer_probs: chex.Array, prior_answer_probs:
       prior_answer_probs: float [B], p_i before the first turn.
 
     Returns:
-      float [B, C], on the last token of each turn.
+      float [B, C], on the last token of each turn; 0 elsewhere.
     """
     chex.assert_equal_shape([at.on, answer_probs])
     chex.assert_equal_shape_prefix([prior_answer_probs, answer_probs], 1)
-    probs = jax.lax.stop_gradient(zero_masked(answer_probs, at.ends))
+    probs = jax.lax.stop_gradient(answer_probs)
 
     def step(before, now):
         prob, end = now
@@ -124,9 +123,9 @@ def aspo(
     def mean(x):
         return jnp.repeat(jnp.sum(x.reshape(weight.shape) * weight, axis=1) / count, group_size)
 
-    lean = shift * (position - mean(position)) / jnp.maximum(mean(lengths), 1.0)
-    limit = bound * jnp.maximum(base, 0.0)
-    return base + jnp.where(at.on & shaped[:, None], jnp.clip(lean[:, None], -limit, limit), 0.0)
+    lean = shift * (position - mean(position)) / mean(lengths)  # read in rows that are shaped
+    limit = bound * jnp.maximum(base, 0.0)  # 0 off the turns
+    return base + jnp.where(shaped[:, None], jnp.clip(lean[:, None], -limit, limit), 0.0)
 
 
 def oprl(
@@ -161,7 +160,7 @@ def oprl(
       eps: added to the stds.
     """
     at = episodes(rewards, turns, turn_rewards, group_size)
-    summed = sums_of_turns(jax.lax.stop_gradient(implicit_rewards), at)
+    summed = sums_of_turns(jax.lax.stop_gradient(implicit_rewards), at.on, at.ends)
     steps = spread(normed(moments(summed, at.ends, at.group_ids, at.number, ddof=ddof), eps, use_std), at)
     whole = row_relative(at, ddof=ddof, eps=eps, use_std=use_std)
     return whole + step_coef * jnp.where(at.company, steps, 0.0)
@@ -189,6 +188,6 @@ def sweet(
       group_size: G.
     """
     at = episodes(rewards, turns, turn_rewards, group_size)
-    summed = sums_of_turns(jax.lax.stop_gradient(implicit_rewards), at)
-    tokens = sums_of_turns(jnp.ones_like(summed), at)
+    summed = sums_of_turns(jax.lax.stop_gradient(implicit_rewards), at.on, at.ends)
+    tokens = sums_of_turns(jnp.ones_like(summed), at.on, at.ends)
     return spread(summed / jnp.maximum(tokens, 1.0), at)

@@ -162,7 +162,7 @@ def transitions(
       eps: added to the std.
     """
     at = episodes(rewards, turns, turn_rewards, group_size)
-    whole = jnp.where(at.ends, jnp.sum(at.rewards, axis=1, keepdims=True), 0.0)
+    whole = jnp.broadcast_to(jnp.sum(at.rewards, axis=1, keepdims=True), turns.shape)
     found = moments(whole, at.ends, at.group_ids, at.number, ddof=ddof)
     return jnp.where(at.company, spread(normed(found, eps, use_std), at), 0.0)
 
@@ -204,7 +204,5 @@ def igpo(
 def igpo_of(at: Episodes, x: chex.Array, *, separate: bool, discount: float, eps: float) -> chex.Array:
     """`igpo` of any values x on the last tokens of turns."""
     ids = 2 * at.group_ids + (at.last_turn if separate else 0)
-    found = moments(x, at.ends, ids, 2 * at.number, ddof=0)
-    single = found.count <= 1  # no std: its code divides by 1
-    normal = jnp.where(single, 0.0, normed(found, eps))
-    return jnp.where(at.company, to_go(normal, at, discount), 0.0)
+    found = moments(x, at.ends, ids, 2 * at.number, ddof=0)  # a single value is 0, which its code divides by 1
+    return jnp.where(at.company, to_go(normed(found, eps), at, discount), 0.0)

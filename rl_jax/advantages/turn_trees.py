@@ -21,7 +21,7 @@ from rl_jax.advantages.turn_arrays import (
     to_go,
     whole_rows,
 )
-from rl_jax.core.masked import last_of, zero_masked
+from rl_jax.core.masked import last_of
 
 
 def arpo(
@@ -57,7 +57,7 @@ def arpo(
     chex.assert_equal_shape([turns, branches])
     base = row_relative(at, ddof=ddof, eps=eps, use_std=use_std)
     shared = moments(base, at.on, state_ids(at.group_ids, branches, at.on), at.number)
-    return zero_masked(base - shared.shifted + shared.mean, at.on)
+    return base - shared.shifted + shared.mean
 
 
 def tree_grpo(
@@ -128,12 +128,12 @@ def branch_return_loo(
     chex.assert_equal_shape([turns, branches])
     returns = to_go(at.rewards, at, discount)
     nodes = state_ids(at.turn_ids, branches, at.ends)
-    earlier = jnp.pad(held(jnp.where(at.ends, nodes + 1, 0).astype(returns.dtype), at.ends)[:, :-1], ((0, 0), (1, 0)))
+    earlier = jnp.pad(held(jnp.where(at.ends, nodes, 0).astype(returns.dtype), at.ends)[:, :-1], ((0, 0), (1, 0)))
     families = state_ids(at.turn_ids, earlier.astype(jnp.int32), at.ends)
     of_turn = moments(returns, at.ends, at.turn_ids, at.number)
     own = sums(at, of_turn.shifted, nodes)
     family = sums(at, of_turn.shifted, families)
-    mean = own.total / jnp.maximum(own.count, 1.0)
+    mean = own.total / own.count  # read on the ends
 
     def others(found):
         return (found.total - own.total) / jnp.maximum(found.count - own.count, 1.0)

@@ -42,7 +42,7 @@ def delta_steps(rewards: chex.Array, mask: chex.Array) -> chex.Array:
     blank = jnp.zeros_like(rewards[:, :1])
     remaining = jnp.cumsum(mask[:, ::-1], axis=1)[:, ::-1]  # 1 at the last step
     following = jnp.where(remaining > 2, jnp.concatenate([rewards[:, 1:], blank], axis=1), 0.0)
-    return jnp.where(mask & (remaining > 1), rewards - following, 0.0)
+    return jnp.where(remaining > 1, rewards - following, 0.0)
 
 
 def signed(rewards: chex.Array, mask: chex.Array, *, threshold: float = 0.5) -> chex.Array:
@@ -79,7 +79,6 @@ def at_tokens(rewards: chex.Array, mask: chex.Array, ends: chex.Array, *, comple
     _check(rewards, mask)
     chex.assert_equal_shape([rewards, ends])
     ends_here = jax.nn.one_hot(ends, completion_length, dtype=rewards.dtype)
-    ends_here = jnp.where(mask[:, :, None], ends_here, 0.0)
     return jnp.sum(zero_masked(rewards, mask)[:, :, None] * ends_here, axis=1)
 
 

@@ -53,7 +53,7 @@ def brief_if_solved(
     is_right = groups >= right
     count = jnp.sum(is_right, axis=1, keepdims=True)
     chosen = jnp.ceil(share * len(groups) - 1e-6).astype(jnp.int32)
-    rank = jnp.argsort(jnp.argsort(-count[:, 0], stable=True))
+    rank = jnp.argsort(jnp.argsort(-jnp.ravel(count), stable=True))
     mean = jnp.sum(jnp.where(is_right, tokens, 0.0), axis=1, keepdims=True) / jnp.maximum(count, 1)
     spread = jnp.sum(jnp.where(is_right, jnp.square(tokens - mean), 0.0), axis=1, keepdims=True)
     std = jnp.sqrt(spread / jnp.maximum(count, 1))

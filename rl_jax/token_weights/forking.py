@@ -64,6 +64,6 @@ def entropy_band(
     if not 0 <= low <= high <= 1:
         raise ValueError(f"low={low} and high={high} must be quantiles, 0 <= low <= high <= 1")
     chosen = forking(mask, entropy=entropy, share=share) > 0
-    edges = jnp.nanquantile(jnp.where(chosen, entropy, jnp.nan), jnp.array([low, high]))
-    coefs = raise_coef * (entropy < edges[0]) - lower_coef * (entropy > edges[1])
+    lower, upper = jnp.nanquantile(jnp.where(chosen, entropy, jnp.nan), jnp.array([low, high]))
+    coefs = raise_coef * (entropy < lower) - lower_coef * (entropy > upper)
     return jnp.where(chosen, coefs, 0.0).astype(entropy.dtype)

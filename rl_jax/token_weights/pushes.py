@@ -31,7 +31,7 @@ def exponential(mask: chex.Array, *, advantages: chex.Array, temperature: float 
 def widest_rows(values: chex.Array, live: chex.Array, count: chex.Array) -> chex.Array:
     """True on `count` of the live values, those whose variance is the largest: the lowest and the highest ones.
 
-    Of all ways to take i from the bottom and the rest from the top the best is taken.
+    Of all ways to take i from the bottom and the rest from the top the best is taken; the highest is always among them.
 
     Args:
       values: float [B].
@@ -46,11 +46,11 @@ def widest_rows(values: chex.Array, live: chex.Array, count: chex.Array) -> chex
     order = jnp.argsort(jnp.where(live, values, jnp.inf))  # those that are not live come last
     ordered = jnp.where(live, values, 0.0)[order]
     first, second = (jnp.concatenate([jnp.zeros(1), jnp.cumsum(x)]) for x in (ordered, jnp.square(ordered)))
-    bottom = jnp.arange(len(values) + 1)
-    top = jnp.clip(size - count + bottom, 0, size)
-    total, squares = first[bottom] + first[-1] - first[top], second[bottom] + second[-1] - second[top]
-    kept = jnp.maximum(count, 1)
-    variance = jnp.where(bottom <= count, squares / kept - jnp.square(total / kept), -jnp.inf)
+    bottom = jnp.arange(len(values))
+    top = size - count + bottom
+    total = first[bottom] + first[-1] - first[top]
+    squares = second[bottom] - second[top]  # and the same for all i
+    variance = jnp.where(bottom < count, squares / count - jnp.square(total / count), -jnp.inf)
     best = jnp.argmax(variance)
     rank = jnp.argsort(order)
     return live & ((rank < best) | (rank >= size - count + best))
@@ -88,7 +88,7 @@ def down_sampled(
     )
     kept_rows = widest_rows(row_means(advantages, mask), live, count)
     among = mask & kept_rows[:, None]
-    push = jnp.where(among, jnp.abs(advantages) * entropy, 0.0)
+    push = jnp.abs(advantages) * entropy
     keep = jnp.clip(jnp.round(token_share * jnp.sum(among)), jnp.minimum(1, jnp.sum(among)), None).astype(jnp.int32)
     chosen = lowest(ordered_bits(-push), among, keep)
     scale = jnp.sum(mask) / jnp.maximum(jnp.sum(chosen), 1)

@@ -33,13 +33,13 @@ def whole_rounds(mask: chex.Array, *, turns: chex.Array, key: chex.PRNGKey, mult
         raise ValueError(f"multiple={multiple} must be at least 1")
     chex.assert_equal_shape([mask, turns])
     rows, width = mask.shape
-    own = jnp.arange(rows)[:, None] * width + jnp.clip(turns, 0, width - 1)
-    place = jnp.where(mask & (turns >= 0), own, rows * width)
-    sizes = jax.ops.segment_sum(jnp.ones(place.size), place.ravel(), rows * width + 1).at[-1].set(0.0)
+    played = mask & (turns >= 0)
+    own = jnp.arange(rows)[:, None] * width + turns  # a number for each round
+    sizes = jax.ops.segment_sum(played.astype(jnp.float32).ravel(), own.ravel(), rows * width)
     real = sizes > 0
     number = jnp.sum(real)
     kept = jnp.where(number >= multiple, number // multiple * multiple, number)
-    draws = jnp.where(real, jax.random.uniform(key, sizes.shape), 2.0)
-    chosen = real & (jnp.argsort(jnp.argsort(draws)) < kept)
-    weights = jnp.where(chosen, jnp.sum(sizes) / (jnp.maximum(kept, 1) * jnp.maximum(sizes, 1.0)), 0.0)
-    return zero_masked(weights[place], mask)
+    draws = jnp.where(real, jax.random.uniform(key, sizes.shape), jnp.inf)
+    chosen = jnp.argsort(jnp.argsort(draws)) < kept  # there are as many real ones
+    weights = jnp.where(chosen, jnp.sum(mask) / (kept * sizes), 0.0)
+    return zero_masked(weights[own], played)

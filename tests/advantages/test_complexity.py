@@ -19,6 +19,21 @@ def test_long_wrong_answers_are_pushed_down_harder():
     expected = plain.copy()
     expected[1] *= 1.5  # 69,315 tokens more than the 20 of the right answers
     np.testing.assert_allclose(found, expected, rtol=1e-4)
+    rng = np.random.default_rng(0)
+    rewards, lengths = rng.choice([0.0, 1.0, 0.99], size=40).astype(np.float32), rng.integers(0, 30, 40)
+    rewards[:8] = [0, 0.25, 0, 0.5, 0, 0, 1, 0]  # nobody is right, one is
+    expected = []
+    for own, n in zip(np.float64(rewards).reshape(-1, 4), lengths.reshape(-1, 4), strict=True):
+        right = [length for length, reward in zip(n, own, strict=True) if reward >= 1]
+        for reward, length in zip(own, n, strict=True):
+            more = length - np.mean(right) if right and reward < 1 else 0.0
+            a = (reward - own.mean()) / (own.std(ddof=1) + 1e-9) if np.ptp(own) else 0.0
+            expected.append(a * (1 + max(1 - 1.1**-more, 0.0)))
+    found = complexity.apo(rewards, group_size=4, lengths=lengths, base=1.1)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
+    small = complexity.apo(REWARDS * 1e-9, group_size=4, lengths=LENGTHS, right=1e-9)  # as small as eps
+    std = np.std(REWARDS[:4], ddof=1)  # 1 for the eps
+    np.testing.assert_allclose(small[:4], plain[:4] * [1, 1.5, 1, 1] * std / (std + 1), rtol=1e-4)
     with pytest.raises(ValueError, match="base=1.0 must be above 1"):
         complexity.apo(REWARDS, group_size=4, lengths=LENGTHS, base=1.0)
 

@@ -1,5 +1,6 @@
 """advantages/consistency.py and rewards/contrast.py: COPO and GCPO's masked bonus by hand."""
 
+import jax
 import numpy as np
 import pytest
 
@@ -10,24 +11,25 @@ from rl_jax.rewards import contrast
 G = 4
 
 
-def by_hand(rewards, entropies):
+def by_hand(rewards, entropies, size=G):
     """The equations of arXiv 2508.04138, prompt by prompt."""
-    groups = np.float64(rewards).reshape(-1, G)
-    share = (1 - 1 / G) / np.log2(G)
+    groups = np.float64(rewards).reshape(-1, size)
+    share = (1 - 1 / size) / np.log2(size)
     scores = np.array([group.mean() * (1 - share * h) for group, h in zip(groups, entropies, strict=True)])
     between = (scores - scores.mean()) / (scores.std(ddof=1) + 1e-6)
     result = []
     for group, h, outside in zip(groups, entropies, between, strict=True):
         equal = np.ptp(group) == 0
         w = 0.0 if equal else 1 / (1 + np.exp(-(h - 0.5)))
-        local = np.zeros(G) if equal else (group - group.mean()) / (group.std(ddof=1) + 1e-6)
+        local = np.zeros(size) if equal else (group - group.mean()) / (group.std(ddof=1) + 1e-6)
         result += list(w * local + (1 - w) * outside)
     return result
 
 
-def columns(entropies):
-    """Components [B, 2], the second one H."""
-    return np.stack([np.zeros(G * len(entropies)), np.repeat(entropies, G)], axis=1).astype(np.float32)
+def columns(entropies, size=G):
+    """Components [B, 3], the last one H."""
+    h = np.repeat(entropies, size)
+    return np.stack([np.zeros_like(h), 9 - h, h], axis=1).astype(np.float32)
 
 
 def test_copo_is_its_equation():
@@ -35,6 +37,10 @@ def test_copo_is_its_equation():
     entropies = np.float32([1.0, 2.0, 0.0, 1.5])
     found = np.asarray(copo(rewards, group_size=G, components=columns(entropies)))
     np.testing.assert_allclose(found, by_hand(rewards, entropies), rtol=1e-5)
+    small = jax.jit(lambda: copo(1e-6 * rewards, group_size=G, components=columns(entropies)))()  # as small as eps
+    np.testing.assert_allclose(small, by_hand(1e-6 * rewards, entropies), rtol=1e-4)
+    pairs = jax.jit(lambda: copo(rewards[:4], group_size=2, components=columns(entropies[:2], 2)))()  # two prompts
+    np.testing.assert_allclose(pairs, by_hand(rewards[:4], entropies[:2], 2), rtol=1e-5)
     assert (found[4:8] < 0).all() and (found[8:12] > 0).all(), "all wrong, and all right: they learn"
 
 

@@ -48,6 +48,7 @@ def test_a_slope_is_the_derivative_itself():
 def test_a_slope_is_finite_however_far_the_target_is():
     for f in divergences.DIVERGENCES:
         assert np.isfinite(divergences.f_prime(jnp.array([-1e4, 0.0, 1e4]), f=f)).all(), f
+    np.testing.assert_array_equal(divergences.f_prime(jnp.array([-41.0, 41.0]), f="reverse_kl"), [-39.0, 41.0])
     with pytest.raises(ValueError, match="f='jensen' is none of kl, reverse_kl, js, tv, chi2, reverse_chi2"):
         divergences.f_prime(jnp.zeros(1), f="jensen")
 
@@ -81,30 +82,41 @@ def test_where_the_policy_is_the_target_nothing_is_learned():
 
 
 def test_the_tracker_remembers_each_prompts_samples_and_the_newest_pseudo_rewards():
-    tracker = memory.partitions(num_prompts=3, reward_kl_coef=0.5, f="tv", window=6)
+    """Prompts with one row and with several, and rewards whose exp is no float32."""
+    tracker = memory.partitions(num_prompts=3, reward_kl_coef=0.5, f="reverse_kl", window=6)
     state, points, last = tracker.init(), {0: [], 2: []}, []
     np.testing.assert_array_equal(state.named(jnp.array([2]))["partition"], 0.0)
-    for step in range(3):
-        prompts, rewards = np.array([0, 0, 2, 2]), RNG.normal(size=4).astype(np.float32)
-        state = tracker.update(state, jnp.asarray(prompts), jnp.asarray(rewards), jnp.zeros(4))
+    update = jax.jit(tracker.update)
+    for prompts, scale in (([2], 1.0), ([0, 2, 0, 2], 1.0), ([2], 1.0), ([2, 0, 2, 2], 90.0), ([0, 0, 0, 2], 1.0)):
+        rewards = scale * RNG.normal(size=len(prompts)).astype(np.float32)
+        state = update(state, jnp.asarray(prompts), jnp.asarray(rewards), jnp.zeros(len(prompts)))
         for prompt, reward in zip(prompts, rewards, strict=True):
-            points[prompt].append(np.exp(reward / 0.5))
+            points[prompt].append(np.exp(np.float64(reward) / 0.5))
         for prompt, reward in zip(prompts, rewards, strict=True):
-            last.append(-0.5 * np.sign(np.mean(points[prompt]) - np.exp(reward / 0.5)))
+            log_t = np.log(np.mean(points[prompt])) - np.float64(reward) / 0.5
+            last.append(-1.0 - np.clip(log_t, -40.0, 40.0))
         found = state.named(jnp.array([2, 0, 1]))["partition"]
-        logs = [np.log(np.mean(points[2])), np.log(np.mean(points[0])), 0.0]
-        np.testing.assert_allclose(found[:, 0], logs, rtol=1e-5, atol=1e-6)
-        np.testing.assert_array_equal(found[:, 1], [2 * step + 2, 2 * step + 2, 0])
-        np.testing.assert_allclose(found[:, 2], np.mean(last[-6:]), rtol=1e-5)
+        logs = [np.log(np.mean(points[prompt])) if points[prompt] else 0.0 for prompt in (2, 0)]
+        np.testing.assert_allclose(found[:, 0], [*logs, 0.0], rtol=1e-5, atol=1e-6)
+        np.testing.assert_array_equal(found[:, 1], [len(points[2]), len(points[0]), 0])
+        np.testing.assert_allclose(found[:, 2], np.mean(last[-6:]), rtol=1e-5, atol=1e-6)
+    assert state.seen == 6 and state.values(jnp.array([1])) == 0
+    usual = memory.partitions(num_prompts=2, reward_kl_coef=0.5)  # a window of 1024, Jensen-Shannon
+    rewards = jnp.array([0.3, -0.2, 0.8])
+    state = jax.jit(usual.update)(usual.init(), jnp.zeros(3, int), rewards, jnp.zeros(3))
+    assert state.pseudo_rewards.shape == (1024,)
+    t = np.mean(np.exp(2 * np.float64(rewards))) / np.exp(2 * np.float64(rewards))
+    np.testing.assert_allclose(state.pseudo_rewards[-3:], -np.log(2 * t / (t + 1)), rtol=1e-5)
     for seen, expected in ((0.0, 0.0), (1.0, 0.75), (2.0, 0.375)):  # of the window's three there are so many
         kept = memory.Partition(*np.zeros((2, 3)), np.array([0.0, 0.0, 0.75 if seen else 0.0]), np.float32(seen))
         assert kept.baseline() == expected
-    assert state.seen == 6 and state.values(jnp.array([1])) == 0
 
 
 def test_a_target_without_a_strength_is_refused():
     with pytest.raises(ValueError, match="reward_kl_coef=0.0 must be above 0"):
         divergences.f_dpg(jnp.ones(8), group_size=4, partition=FIRST, reward_kl_coef=0.0)
+    with pytest.raises(ValueError, match="reward_kl_coef=0 must be above 0"):
+        divergences.f_dpg(jnp.ones(8), group_size=4, partition=FIRST, reward_kl_coef=0)
     with pytest.raises(ValueError, match="8 rewards do not divide into groups of group_size=3"):
         divergences.f_dpg(jnp.ones(8), group_size=3, partition=FIRST, reward_kl_coef=0.1)
 
@@ -122,7 +134,9 @@ def test_the_fitted_strength_reaches_the_moment():
         binary = jnp.asarray([1.0] * 3 + [0.0] * 7)  # log odds of the moment over those of the reference
         found = divergences.fit_moment(binary, 0.6)
         np.testing.assert_allclose(found, np.log(0.6 / 0.4) - np.log(0.3 / 0.7), rtol=1e-9)
-    assert divergences.fit_moment(jnp.zeros(4), 0.5) > 19, "no sample has the feature"
+        none = jnp.zeros(4)  # no sample has the feature: every halving leaves the upper half
+        assert 20.0 - divergences.fit_moment(none, 0.5) == pytest.approx(20 / 2**50, rel=0.2, abs=0)
+        assert divergences.fit_moment(none, 0.5, largest=4.0, iterations=3) == 3.5
 
 
 def test_gdc_is_the_gradient_towards_the_constrained_target():

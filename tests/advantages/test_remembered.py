@@ -18,6 +18,49 @@ BINARY = np.float32([1, 0, 0, 0, 1, 1, 1, 0, 0, 0, 0, 0])
 FIRST = np.zeros((12, 3), np.float32)
 
 
+def dcpo_loop(groups, moments, ddof=1, tolerance=1e-6):
+    """The docstring's equations, group by group, in float64."""
+    found = []
+    for rewards, (before, old_mean, old_std) in zip(np.float64(groups), np.float64(moments), strict=True):
+        i, mean, std = before + 1, rewards.mean(), rewards.std(ddof=ddof)
+        all_mean = (before * old_mean + mean) / i
+        all_std = np.sqrt((before * old_std**2 + std**2 + before / i * (mean - old_mean) ** 2) / i)
+        largest = max(max(abs(rewards)), abs(all_mean))
+        newest = (rewards - mean) / std if std > tolerance * largest else np.zeros(len(rewards))
+        overall = (rewards - all_mean) / all_std if all_std > tolerance * largest else np.zeros(len(rewards))
+        for new, everything in zip(newest, overall, strict=True):
+            mixtures = (i - 1) / i * new + 1 / i * everything, 1 / i * new + (i - 1) / i * everything
+            found.append(min(mixtures, key=abs))
+    return found
+
+
+@pytest.mark.parametrize("settings", [{}, {"ddof": 0}, {"tolerance": 0.5}], ids=str)
+def test_dcpo_is_its_equations_group_by_group(settings):
+    """Both signs, equal rewards, prompts that are new, seen once and often, and of another size than their history."""
+    rng = np.random.default_rng(1)
+    groups = rng.normal(size=(40, G)).astype(np.float32) + rng.integers(-2, 3, size=(40, 1)).astype(np.float32)
+    groups[:8] = groups[:8, :1]
+    moments = np.stack([rng.integers(0, 5, 40), 5 * rng.normal(size=40), 2 * rng.random(40)], axis=1)
+    moments = np.where(moments[:, :1] > 0, moments, 0.0).astype(np.float32)
+    named = {"relative_tolerance" if name == "tolerance" else name: value for name, value in settings.items()}
+    run = jax.jit(functools.partial(remembered.smooth_standardized, group_size=G, **named))
+    found = run(groups.reshape(-1), prompt_moments=np.repeat(moments, G, axis=0))
+    np.testing.assert_allclose(found, dcpo_loop(groups, moments, **settings), rtol=1e-3, atol=1e-4)
+    with pytest.raises(AssertionError):
+        remembered.smooth_standardized(groups.reshape(-1), group_size=G, prompt_moments=FIRST)
+
+
+def test_a_spread_of_a_millionth_is_one():
+    """std / largest = 1.07e-6 is above the default of 1e-6, .97e-6 is not: for a visit and for a bundle."""
+    for steps, spread in ((11, True), (10, False)):
+        rewards = np.float32([1 - steps * 2.0**-23, 1, 1, 1 + steps * 2.0**-23])
+        found = remembered.smooth_standardized(rewards, group_size=G, prompt_moments=FIRST[:G])
+        np.testing.assert_allclose(found, np.sqrt([1.5, 0, 0, 1.5]) * [-spread, 0, 0, spread], rtol=1e-3)
+        given = dict(group_size=G, score_quantiles=np.float32([0, 2, 1]), bundle_size=1, eps=0.0)
+        risk = np.asarray(remembered.bundled_risk(rewards, **given))
+        np.testing.assert_allclose(risk[0] < -1e4, spread)  # (1 - 2) / .6 / 2.5, over the std if there is one
+
+
 def test_at_a_first_visit_dcpo_is_grpo():
     found = remembered.smooth_standardized(BINARY, group_size=G, prompt_moments=FIRST)
     np.testing.assert_allclose(found, advantages.group_relative(BINARY, group_size=G, eps=0.0), rtol=1e-5)
@@ -55,6 +98,12 @@ def test_moments_of_the_visits_are_those_of_all_samples():
     np.testing.assert_allclose(state.stds, [visits[1].std(ddof=1), 0, visits[0].std(ddof=1)], rtol=1e-5)
     again = tracker.update(state, jnp.full(6, 2), jnp.asarray(visits[2]), 0.0)
     np.testing.assert_array_equal(again.visits, [1, 0, 2])
+    rewards = jnp.array([4.0, 1.0, 2.0, 0.0, 3.0, 3.0])  # one row, two and three
+    single = tracker.update(again, jnp.array([1, 0, 0, 2, 2, 2]), rewards, 0.0)
+    np.testing.assert_array_equal(single.visits, [2, 1, 3])
+    assert (single.means[1], single.stds[1]) == (4.0, 0.0)
+    pooled = remembered.pooled(2.0, 1.5, np.sqrt(0.5), again.means[0], again.stds[0])
+    np.testing.assert_allclose((single.means[0], single.stds[0]), pooled, rtol=1e-5)
     assert again.means[0] == state.means[0] and again.means[2] != state.means[2]
 
 
@@ -102,6 +151,19 @@ def test_bundles_are_of_neighbouring_prompts_and_the_last_may_be_short():
     found = remembered.bundled_risk(rewards, group_size=G, score_quantiles=np.zeros(3, np.float32), bundle_size=2)
     assert found.shape == (12,)
     np.testing.assert_array_equal(found[:4], found[4:8])
+    pairs = np.float32([1, 3, 0, 2, 5, 0, 0, 1, 2, 2, 1, 0])  # the default of 5 prompts, in groups of 2
+    risk = remembered.bundled_risk(pairs, group_size=2, score_quantiles=np.float32([4, 9, 1]))
+    wanted = []
+    for bundle in (np.array([8, 8]), np.array([1, 0])):  # the second one is of the last prompt alone
+        middle = (np.maximum(bundle - 4.0, 0) - np.maximum(bundle - 9.0, 0) + 4 - 9) / 0.6
+        mixed = (1.5 * -np.maximum(4.0 - bundle, 0) / 0.2 + middle) / 2.5
+        wanted.append(mixed / (bundle.std(ddof=1) + 1e-6) if bundle.std() else mixed)
+    np.testing.assert_allclose(risk, np.concatenate([np.tile(wanted[0], 5), wanted[1]]), rtol=1e-5)
+    np.testing.assert_array_equal(
+        remembered.bundle_scores(jnp.arange(4.0), group_size=1, bundle_size=3), [[0 + 1 + 2], [3]]
+    )
+    with pytest.raises(ValueError, match="high=1.5 must be levels"):
+        remembered.bundled_risk(rewards, group_size=G, score_quantiles=jnp.zeros(3), high=1.5)
     with pytest.raises(ValueError, match="bundle_size=0 must be at least 1"):
         remembered.bundle_scores(rewards, group_size=G, bundle_size=0)
     with pytest.raises(ValueError, match="low=0.9 and high=0.8"):
@@ -116,6 +178,9 @@ def test_quantiles_follow_the_scores():
     second = update(first, jnp.zeros(8))  # all scores 0, below both
     np.testing.assert_allclose((second.low, second.high), (first.low + 0.1 * (0.25 - 1), first.high + 0.1 * -0.25))
     np.testing.assert_allclose(second.named()["score_quantiles"], [second.low, second.high, 2.0])
+    usual = memory.bundle_quantiles(group_size=1)  # five prompts to a bundle, .2 and .8
+    first = usual.update(usual.init(), jnp.arange(10.0) ** 2)
+    np.testing.assert_allclose((first.low, first.high), np.quantile([30, 255], [0.2, 0.8]), rtol=1e-6)
 
 
 def test_a_soft_baseline_lies_between_mean_and_best():
@@ -126,6 +191,13 @@ def test_a_soft_baseline_lies_between_mean_and_best():
     np.testing.assert_allclose(hot, advantages.group_centered(rewards, group_size=G), atol=2e-3)
     mean = off_policy.opmd(rewards, group_size=G, tau=1.0, soft=False)
     np.testing.assert_allclose(2 * mean, advantages.group_centered(rewards, group_size=G), rtol=1e-6)
+    groups = np.float64(rewards).reshape(-1, G)
+    expected = (groups - np.log(np.exp(groups).mean(axis=1, keepdims=True))) / 2  # tau = 1
+    np.testing.assert_allclose(off_policy.opmd(rewards, group_size=G), expected.reshape(-1), rtol=1e-4, atol=1e-6)
+    far = off_policy.opmd(BINARY + np.float32(2**22), group_size=G)  # the same wherever the rewards are
+    np.testing.assert_allclose(far, off_policy.opmd(BINARY, group_size=G), rtol=1e-6)
+    usual = off_policy.asymmetric(rewards, group_size=G)
+    np.testing.assert_allclose(usual, (groups - groups.mean(axis=1, keepdims=True) + 0.1).reshape(-1), atol=1e-5)
     with pytest.raises(ValueError, match="tau=0 must be above 0"):
         off_policy.opmd(rewards, group_size=G, tau=0)
 
@@ -147,6 +219,21 @@ def test_bad_answers_are_dropped_until_there_are_as_many_as_good_ones(seed):
     assert sorted(found[0]) == [-0.5, 0.0, 0.0, 0.5] and found[0, 0] == 0.5  # one good, one of three bad ones
     np.testing.assert_array_equal(found[1], [0.25, 0.25, 0.25, -0.75])  # fewer bad ones: all stay
     np.testing.assert_array_equal(found[2], 0.0)
+    far = np.asarray(off_policy.balanced(BINARY + np.float32(2**22), group_size=G, key=jax.random.key(seed)))
+    np.testing.assert_array_equal(far.reshape(-1, G), found)
+    # What is good is good beside its own group, and what is at the mean is good.
+    apart = np.float32([16, 0, 0, 0, 1, 0, 0, 0, 1, 0.5, 0.5, 0])
+    found = np.asarray(off_policy.balanced(apart, group_size=G, key=jax.random.key(seed))).reshape(-1, G)
+    assert sorted(found[0]) == [-8, 0, 0, 8] and sorted(found[1]) == [-0.5, 0, 0, 0.5]
+    np.testing.assert_array_equal(found[2], [0.5, 0, 0, -0.5])
+
+
+def test_the_drawn_ones_are_those_of_the_third_part_of_the_key():
+    """A seeded run stays what it was: the bad answers with the least noise stay."""
+    for seed in range(4):
+        found = np.asarray(off_policy.balanced(BINARY, group_size=G, key=jax.random.key(seed)))
+        noise = np.asarray(jax.random.uniform(jax.random.fold_in(jax.random.key(seed), 3), (3, G)))[0]
+        assert np.flatnonzero(found[:G] < 0).tolist() == [1 + np.argmin(noise[1:])]
 
 
 def test_which_bad_answers_are_dropped_is_random():
@@ -177,6 +264,36 @@ def test_disco_is_the_gradient_of_its_objective():
     np.testing.assert_allclose(even[:4], [2.0, -2.0, -2.0, 2.0])  # DisCO-b
     with pytest.raises(ValueError, match="tau=0.0 must be above 0"):
         discriminative.disco(rewards, group_size=4, tau=0.0, **scores_of(scores))
+
+
+def disco_loop(rewards, log_probs, mask, tau=10.0):
+    """The weights of J's gradient by each row's score, group by group."""
+    found = []
+    for group in range(len(rewards) // G):
+        rows = range(group * G, group * G + G)
+        scores = {i: log_probs[i][mask[i]].astype(np.float64).mean() for i in rows}
+        right, wrong = [i for i in rows if rewards[i] > 0.5], [i for i in rows if rewards[i] <= 0.5]
+        total = sum(np.exp(scores[i] / tau) for i in wrong)
+        for i in rows:
+            share = 1 / len(right) if i in right else -np.exp(scores[i] / tau) / total
+            found.append(G * share if right and wrong else 0.0)
+    return found
+
+
+def test_disco_is_a_plain_loop_over_ragged_rows():
+    """Groups with one, three, all and no right answers; .5 is wrong and .52 right; nan behind the rows' ends."""
+    rewards = np.float32([0.52, 0.5, 0, 0, 1, 1, 0, 1, 1, 1, 1, 1, 0, 0, 0, 0])
+    mask = np.arange(5) < np.tile([5, 3, 1, 4], 4)[:, None]
+    log_probs = np.where(mask, 3 * np.random.default_rng(2).normal(size=mask.shape), np.nan).astype(np.float32)
+    for named in ({}, {"tau": 0.7}):
+
+        def summed(x, named=named):
+            found = discriminative.disco(rewards, group_size=G, log_probs=x, completion_mask=mask, **named)
+            return jnp.sum(found * jnp.arange(16.0)), found
+
+        slope, found = jax.jit(jax.grad(summed, has_aux=True))(log_probs)
+        np.testing.assert_allclose(found, disco_loop(rewards, log_probs, mask, **named), rtol=1e-4, atol=1e-6)
+        np.testing.assert_array_equal(slope, 0.0)
 
 
 def test_disco_gives_every_prompt_the_same_weight():

@@ -44,9 +44,9 @@ def test_egae_is_the_sum_of_its_deltas(discount, lam):
 def test_it_is_gae_if_every_answer_is_over():
     rewards, values, mask, after = case(1)
     found, _ = truncated.extended_gae(
-        rewards, values, mask, unfinished=np.zeros(ROWS, bool), bootstrap_values=after, lam=0.9
+        rewards, values, mask, unfinished=np.zeros(ROWS, bool), bootstrap_values=after
     )
-    expected, _ = tokens.gae(rewards, values, mask, bootstrap_values=after, lam=0.9)
+    expected, _ = tokens.gae(rewards, values, mask, bootstrap_values=after, discount=1.0, lam=0.95)
     np.testing.assert_array_equal(found, expected)
 
 
@@ -95,6 +95,13 @@ def test_policy_and_critic_learn_from_their_own_tokens():
 
     gradient = jax.grad(loss)(jnp.zeros(over.shape))
     np.testing.assert_allclose(gradient, np.where(over, -1.0 / over.sum(), 0.0), atol=1e-6)
+
+
+def test_what_was_earned_counts_in_the_newest_window():
+    """The last row was over in the window before: its reward was counted there."""
+    versions = np.array([[1, 1, 2, 2, 3, 3], [3, 3, 3, 0, 0, 0], [1, 1, 2, 2, 3, 3], [2, 2, 0, 0, 0, 0]], np.int32)
+    metric = windowed(versions)[2]["reward/optimized"]
+    assert (metric.total, metric.count) == (1.0, ROWS)
 
 
 def test_windows_need_versions():

@@ -11,18 +11,22 @@ import pytest
 from rl_jax.advantages import turn_critics
 from tests.numpy_loops import turns as loops
 
-# Two turns with an observation between them, three turns side by side, one turn, none, and a row without a turn.
+# Two turns with an observation between them, three turns side by side, one turn, none, a row without a turn, and turns
+# with holes in them.
 TURNS = np.int32([[0, 0, -1, 2, 2, -1, -1], [0, 1, 1, 1, 2, 2, -1], [-1, 0, 0, 0, -1, -1, -1], [0, 0, 1, 1, 1, 2, 2]])
-TURNS = np.concatenate([TURNS, np.full((1, 7), -1, np.int32)])
-MASK = (TURNS >= 0) & np.array([1, 1, 1, 0, 1], bool)[:, None]
+TURNS = np.concatenate([TURNS, np.full((1, 7), -1, np.int32), [[0, 0, 0, 1, 1, 1, -1]]]).astype(np.int32)
+MASK = (TURNS >= 0) & np.array([1, 1, 1, 0, 1, 1], bool)[:, None]
 MASK[1, 0] = False  # a turn that is not the policy's
-K = 3
+MASK[5, [1, 4]] = False
+MASK[0, 2] = MASK[4, 3] = True  # sampled, and of no turn
+ON = MASK & (TURNS >= 0)
+K = 2
 RNG = np.random.default_rng(0)
 
 
 def places():
     """(row, the columns of each of its turns in order)."""
-    for i, (row, on) in enumerate(zip(TURNS, MASK, strict=True)):
+    for i, (row, on) in enumerate(zip(TURNS, ON, strict=True)):
         yield i, [np.flatnonzero(on & (row == j)) for j in sorted({*row[on].tolist()})]
 
 
@@ -56,7 +60,7 @@ def test_archers_advantages_and_targets_are_plain_loops():
     values, target = (
         np.where(ends[:, :, None], RNG.normal(size=(*TURNS.shape, 2 * K)), np.nan).astype(np.float32) for _ in range(2)
     )
-    rewards = np.where(MASK, RNG.normal(size=TURNS.shape), np.nan).astype(np.float32)
+    rewards = np.where(ON, RNG.normal(size=TURNS.shape), np.nan).astype(np.float32)
     advantages, returns = np.zeros(TURNS.shape), np.zeros((*TURNS.shape, 2 * K))
     for i, turns in places():
         for columns, after in itertools.zip_longest(turns, turns[1:]):
@@ -79,12 +83,12 @@ def test_archers_advantages_and_targets_are_plain_loops():
 
 
 def test_bilevel_gae_with_all_its_discounts_is_a_plain_loop():
-    rewards, values = RNG.normal(size=(2, *TURNS.shape)).astype(np.float32)
+    rewards, values = np.where(ON, RNG.normal(size=(2, *TURNS.shape)), np.nan).astype(np.float32)
     after = RNG.normal(size=len(TURNS)).astype(np.float32)
     settings = dict(discount=0.9, lam=0.75, turn_discount=0.5, turn_lam=0.25)
     gae = jax.jit(functools.partial(turn_critics.bilevel_gae, **settings))
     found = gae(rewards, values, MASK, bootstrap_values=after, turns=TURNS)
     for i in range(len(TURNS)):
-        expected = loops.bilevel_gae(rewards[i], values[i], MASK[i], after[i], TURNS[i], **settings)
+        expected = loops.bilevel_gae(rewards[i], values[i], ON[i], after[i], TURNS[i], **settings)
         for ours, other in zip(found, expected, strict=True):
-            np.testing.assert_allclose(ours[i], other, rtol=1e-5, atol=1e-6)
+            np.testing.assert_allclose(ours[i], np.where(ON[i], other, 0.0), rtol=1e-5, atol=1e-6)

@@ -10,7 +10,7 @@ import pytest
 
 from rl_jax import advantages
 from rl_jax.advantages import tokens as token_advantages
-from rl_jax.advantages import turn_critics, turn_shaping, turn_states, turn_trees, turns
+from rl_jax.advantages import turn_arrays, turn_critics, turn_shaping, turn_states, turn_trees, turns
 from rl_jax.core import binding
 from tests.numpy_loops import turns as loops
 
@@ -111,7 +111,7 @@ def close(found, expected, says="", rtol=2e-4, atol=2e-5):
 @pytest.mark.parametrize("seed", [0, 1])
 @every_estimator
 def test_it_is_what_the_plain_loop_gives(name, seed):
-    groups = random_groups(seed)
+    groups = random_groups(seed, number=6)
     arrays = arrays_of(groups)
     expected = [getattr(loops, name)(group) for group in groups]
     close(estimate(name, arrays), on_tokens(groups, arrays, expected))
@@ -121,10 +121,85 @@ def test_it_is_what_the_plain_loop_gives(name, seed):
 def test_a_spread_as_small_as_eps_is_divided_by_both(name):
     groups = random_groups(0)
     for turn in (turn for group in groups for row in group for turn in row):
-        turn |= {"r": 1e-6 * turn["r"], "implicit": [1e-6 * x for x in turn["implicit"]]}
+        turn |= {"r": 1e-6 * turn["r"], "implicit": [1e-6 * x for x in turn["implicit"]], "p": 1e-6 * turn["p"]}
     arrays = arrays_of(groups)
-    expected = [getattr(loops, name)(group) for group in groups]
+    arrays["prior_answer_probs"][:] = 0.0
+    settings = {"prior": 0.0} if name == "igpo_policy" else {}
+    expected = [getattr(loops, name)(group, **settings) for group in groups]
     close(estimate(name, arrays), on_tokens(groups, arrays, expected))
+
+
+VARIANTS = [
+    ("semi_online", dict(use_std=True), 1.0),
+    ("semi_online", dict(use_std=True), 1e-6),
+    ("semi_online", dict(use_std=True, ddof=0, episode_coef=0.5, step_coef=2.0, discount=0.25), 1.0),
+    ("gigpo", dict(use_std=False, step_coef=0.5, discount=0.5), 1.0),
+    ("igpo", dict(separate=True, discount=0.5), 1.0),
+    ("tree_grpo", dict(), 1.0),
+    ("tree_grpo", dict(ddof=0), 1.0),
+]
+
+
+@pytest.mark.parametrize("name, settings, scale", VARIANTS, ids=str)
+def test_other_settings_are_the_plain_loops(name, settings, scale):
+    """Trees of three rows and of one, and rewards as small as eps."""
+    groups = random_groups(16, number=4)
+    for row in (row for group in groups for row in group):
+        for turn in row:
+            turn["r"] *= scale
+    for group in groups:
+        for i, row in enumerate(group):
+            row[0]["branch"] = i // 3
+    arrays = arrays_of(groups)
+    run = jax.jit(functools.partial(ESTIMATORS[name], group_size=SIZE, **settings))
+    expected = [getattr(loops, name)(group, **settings) for group in groups]
+    close(run(**taken(name, arrays)), on_tokens(groups, arrays, expected))
+
+
+siblings = jax.jit(functools.partial(turn_trees.branch_return_loo, group_size=SIZE))
+
+
+def test_siblings_in_rows_without_any_padding():
+    """Two turns of one token, two rows after each first turn: every token of the batch is a turn's last."""
+    branches = [[0, 2], [0, 3], [1, 4], [1, 5]]
+    rewards = [[0.5, 1.0], [0.5, -0.25], [0.25, 2.0], [0.25, 0.0]]
+    group = [[{"r": r, "branch": b} for r, b in zip(*x, strict=True)] for x in zip(rewards, branches, strict=True)]
+    turns_ = np.tile(np.int32([0, 1]), (4, 1))
+    found = siblings(
+        jnp.float32([sum(row) for row in rewards]),
+        turns=jnp.asarray(turns_),
+        turn_rewards=jnp.float32(rewards),
+        branches=jnp.int32(branches),
+    )
+    close(found, loops.branch_return_loo(group))
+
+
+def test_a_turn_that_all_rows_share_that_have_it():
+    """Then there is no baseline: its advantage is the mean return of the rows below it."""
+    lines = [[(0.5, 0), (1.0, 2), (2.0, 6)], [(0.5, 0), (1.0, 2), (-1.0, 7)], [(0.25, 1)], [(0.0, 3)]]
+    group = [[{"r": r, "branch": b} for r, b in line] for line in lines]
+    numbers, branches, rewards = np.full((4, 3), -1), np.full((4, 3), -1), np.zeros((4, 3), np.float32)
+    for i, line in enumerate(lines):
+        n = len(line)
+        numbers[i, :n], rewards[i, :n], branches[i, :n] = np.arange(n), *np.transpose(line)
+    found = siblings(
+        jnp.asarray(rewards.sum(axis=1)),
+        turns=jnp.int32(numbers),
+        turn_rewards=jnp.asarray(rewards),
+        branches=jnp.int32(branches),
+    )
+    expected = loops.branch_return_loo(group)
+    close(found, [line + [0.0] * (3 - len(line)) for line in expected])
+
+
+def test_two_rows_that_are_left_of_four():
+    groups = random_groups(18)
+    arrays = arrays_of(groups)
+    for i in (1, 3):
+        arrays["turns"][i] = -1
+    left = [groups[0][0], groups[0][2]]
+    found = estimate("loop", arrays)
+    close(found[[0, 2]], on_tokens([left], {"turns": arrays["turns"][[0, 2]]}, [loops.loop(left)]))
 
 
 # --- Laws ------------------------------------------------------------------------------------------------------------
@@ -277,6 +352,42 @@ def test_one_turn_is_the_function_of_whole_completions(name, reference, settings
     close(estimate(name, arrays), np.where(arrays["turns"] >= 0, rows[:, None], 0), rtol=1e-6, atol=1e-7)
 
 
+def test_gains_stand_on_the_ends_and_nowhere_else():
+    at = jax.jit(lambda: turn_arrays.episodes(jnp.zeros(2), TWO_ROWS, jnp.zeros(TWO_ROWS.shape), 2))()
+    probs = np.float32([[np.nan, 0.5, np.nan, 0.125, np.nan], [0.75, np.nan, np.nan, np.nan, np.nan]])
+    found = turn_shaping.information_gain(at, jnp.asarray(probs), jnp.float32([0.25, 1.0]))
+    np.testing.assert_array_equal(found, [[0, 0.25, 0, -0.375, 0], [-0.25, 0, 0, 0, 0]])
+    for wrong in (jnp.zeros(1), jnp.zeros(3)):
+        with pytest.raises(AssertionError):
+            turn_shaping.information_gain(at, jnp.asarray(probs), wrong)
+
+
+TWO_ROWS = np.int32([[0, 0, -1, 1, -1], [0, -1, -1, -1, -1]])
+
+
+def test_aspo_reads_whole_rows_and_shapes_right_ones():
+    """Rows as wide as the batch; a reward of .52 is right; one right row in a group leans nowhere; short rows do."""
+    rows = [[{"r": r, "n": n, "calls": calls} for r, n, calls in row] for row in (
+        [(0.52, 2, 0.0), (0.0, 3, 1.0)], [(0.52, 1, 1.0), (0.0, 2, 0.0)], [(0.0, 1, 1.0)], [(0.5, 2, 1.0)],
+        [(1.0, 1, 1.0), (0.0, 1, 0.0)], [(0.0, 1, 1.0)], [(0.25, 1, 0.0)], [(0.5, 1, 0.0)],
+        [(1.0, 1, 1.0)], [(1.0, 1, 0.0), (0.0, 1, 1.0)], [(0.0, 1, 0.0)], [(0.0, 1, 0.0)],
+    )]  # fmt: skip
+    for row in rows:
+        for turn in row:
+            turn |= {"key": -1, "patched": False, "implicit": [0.0] * turn["n"], "p": 0.5, "branch": -1}
+    groups = [rows[:4], rows[4:8], rows[8:]]
+    arrays = arrays_of(groups, columns=6)
+
+    def run(**settings):
+        return jax.jit(lambda: turn_shaping.aspo(**taken("aspo", arrays), group_size=SIZE, **settings))()
+
+    expected = on_tokens(groups, arrays, [loops.aspo(group) for group in groups])
+    close(run(), expected)
+    strong = on_tokens(groups, arrays, [loops.aspo(group, shift=-0.5) for group in groups])
+    close(run(shift=-0.5), strong)
+    close(run(bound=0.0), on_tokens(groups, arrays, [loops.trajectory(group, eps=1e-6) for group in groups]))
+
+
 def test_igpos_gains_may_be_of_the_mean_log_prob():
     """log_prob_diff of its code: the loop on logarithms, normed apart from the outcomes; log 0 is finite."""
     groups = random_groups(14)
@@ -328,8 +439,17 @@ def test_archer_takes_the_lower_of_two_critics():
     arrays = arrays_of(random_groups(13))
     rng = np.random.default_rng(13)
     q, v = rng.normal(size=(2, 2, *arrays["turns"].shape)).astype(np.float32)
-    found = turn_critics.archer(**taken("loop", arrays), q_values=q, state_values=v, group_size=SIZE)
     ends = np.asarray(arrays["turns"] != np.pad(arrays["turns"], ((0, 0), (0, 1)), constant_values=-1)[:, 1:])
+
+    def summed(*critics):  # of which the last tokens of turns are read, and nothing is learned
+        critics = [jnp.where(ends, x, jnp.nan) for x in critics]
+        named = dict(zip(("q_values", "state_values"), critics, strict=True))
+        found = turn_critics.archer(**taken("loop", arrays), **named, group_size=SIZE)
+        return jnp.sum(found), found
+
+    slopes, found = jax.grad(summed, argnums=(0, 1), has_aux=True)(jnp.asarray(q), jnp.asarray(v))
+    for slope in slopes:
+        np.testing.assert_array_equal(slope, 0.0)
     for i, c in zip(*np.nonzero(ends & (arrays["turns"] >= 0)), strict=True):
         same = arrays["turns"][i] == arrays["turns"][i, c]
         close(found[i][same], q[:, i, c].min() - v[:, i, c].min())

@@ -159,3 +159,60 @@ def test_needs_scores_says_when_a_forward_pass_is_wanted():
     assert rule.CreditRule(token_weight=by_entropy).needs_scores()
     assert not rule.CreditRule(token_weight=functools.partial(by_entropy, entropy=1.0)).needs_scores()
     assert not rule.CreditRule(shape=shaping.shuffled).needs_scores()
+
+
+def test_what_stands_off_the_mask_is_not_earned():
+    """A penalty that does not mask itself, ends of steps in the padding, an advantage of tokens without a mask."""
+    batch, rewards = ragged_batch(7), _rewards()
+    ends = np.ones(batch.mask.shape, bool)
+    own = np.where(batch.mask, 0.25, np.nan).astype(np.float32)
+    rollout = _rollout(batch)._replace(token_rewards=own, step_ends=ends)
+    choices = rule.CreditRule(reward_kl=lambda log_probs, ref_log_probs, mask: jnp.ones(mask.shape))
+    named = dict(log_probs=batch.log_probs, ref_log_probs=batch.ref_log_probs, reward_kl_coef=0.5)
+    earned = rule.token_rewards(choices, rollout, rewards, group_size=GROUP, key=jax.random.key(0), **named)
+    counts = batch.mask.sum(axis=1)
+    np.testing.assert_allclose(earned.rows, rewards + (0.25 - 0.5) * counts, rtol=1e-5)
+    np.testing.assert_allclose(np.sum(earned.tokens, axis=1), earned.rows, rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(earned.named["step_ends"], batch.mask)
+    assert earned.named["token_rewards"] is earned.tokens
+    everywhere = rule.token_advantages(
+        jnp.asarray(rewards), batch.mask, advantage=lambda rewards: jnp.ones(batch.mask.shape)
+    )
+    np.testing.assert_array_equal(everywhere, batch.mask)
+
+
+def test_a_kl_of_the_integer_zero_asks_for_nothing_and_greedy_rewards_for_all_of_theirs():
+    found = _assign(ref_log_probs=None, reward_kl_coef=0)
+    np.testing.assert_array_equal(found.advantages, _assign().advantages)
+
+    def greedy(rewards, *, greedy_rewards):
+        return rewards - greedy_rewards
+
+    choices = rule.CreditRule(advantage=greedy, shape=functools.partial(shaping.clip_rewards, low=-0.1, high=0.1))
+    rewards = jnp.asarray(_rewards())
+    with pytest.raises(ValueError, match="greedy_rewards also need greedy_lengths and greedy_truncated"):
+        _assign(choices, greedy_rewards=rewards, greedy_lengths=jnp.ones(8, int))
+    given = dict(greedy_lengths=jnp.ones(8, int), greedy_truncated=jnp.zeros(8, bool))
+    np.testing.assert_array_equal(_assign(choices, greedy_rewards=rewards, **given).advantages, 0.0)
+
+
+def test_weights_may_ask_for_what_is_there_and_for_extras_and_have_a_key_of_their_own():
+    batch, keys = ragged_batch(6), []
+
+    def weight(mask, *, there, carried, key):
+        keys.append(key)
+        return jnp.where(mask, there[:, None] * carried[:, None], 0.0)
+
+    there, carried = np.arange(8.0, dtype=np.float32), np.float32([2, 3, 2, 3, 2, 3, 2, 3])
+    found = _assign(rule.CreditRule(token_weight=weight), batch, there=there, extras={"carried": carried})
+    np.testing.assert_array_equal(found.token_weights, np.where(batch.mask, (there * carried)[:, None], 0.0))
+    np.testing.assert_array_equal(found.extras["carried"], carried)
+    assert keys == [jax.random.fold_in(jax.random.key(0), 3)]  # a seeded run stays what it was
+
+
+def test_the_sampled_tokens_are_the_last_columns():
+    batch = ragged_batch(6)
+    tokens = np.arange(8 * 10).reshape(8, 10)
+    rollout = _rollout(batch)._replace(batch=TokenBatch(tokens, tokens, tokens))
+    np.testing.assert_array_equal(rule.completion_tokens(rollout), tokens[:, 10 - batch.mask.shape[1] :])
+    assert rule.completion_tokens(rollout._replace(batch=None)) is None  # steps in environments

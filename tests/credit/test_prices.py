@@ -32,6 +32,7 @@ def rows(costs):
 
 
 STEPS = [
+    [[36.0]],  # a window of one
     [[4.0, 5.0], None, [1.0]],
     [[16.0], [0.0], None, [9.0, 0.0]],
     [[2.0], [25.0, 11.0], [7.0]],
@@ -43,6 +44,7 @@ def test_the_window_holds_the_last_costs_and_their_quantiles():
     tracker, kept = prices.cost_window(size=SIZE, low=0.05, high=0.95), deque(maxlen=SIZE)
     state = tracker.init()
     assert state.named()["cost_quantiles"].tolist() == [0, 0]
+    assert tracker.update(state, jnp.zeros(8), **rows([None])).named()["cost_quantiles"].tolist() == [0, 0]
     for step in STEPS:
         state = tracker.update(state, jnp.zeros(8), **rows(step))
         kept.extend(np.sqrt(sum(of_turns)) for of_turns in step if of_turns is not None)
@@ -50,8 +52,11 @@ def test_the_window_holds_the_last_costs_and_their_quantiles():
         assert sorted(np.asarray(state.costs)[: len(kept)].tolist()) == pytest.approx(sorted(kept))
     failed = tracker.update(state, jnp.zeros(8), **rows([None]))
     jax.tree.map(np.testing.assert_array_equal, failed, state)
-    with pytest.raises(ValueError, match="0 <= low=0.9 < high=0.1"):
-        prices.cost_window(low=0.9, high=0.1)
+    for levels in ({"low": 0.9, "high": 0.1}, {"low": 0.5, "high": 0.5}, {"low": -0.1}, {"high": 1.1}, {"size": 0}):
+        with pytest.raises(ValueError, match="size=.* must be at least 1, and 0 <= low=.* < high=.* <= 1"):
+            prices.cost_window(**levels)
+    assert prices.cost_window(low=0.0, high=1.0).init().costs.shape == (1000,)
+    assert prices.cost_window(size=1).init().costs.shape == (1,)
 
 
 def test_the_cheapest_earn_alpha_and_a_wrong_format_stays():
@@ -67,9 +72,20 @@ def test_the_cheapest_earn_alpha_and_a_wrong_format_stays():
     np.testing.assert_allclose(
         found([2.0, 2.0]), [0.85, 0.15, 0.85, 0.15, -1, -1, -1, -1], rtol=1e-6
     )  # .5 if all cost the same
+    near = [found([0.0, apart])[0] for apart in (0.95e-8, 1.05e-8)]  # the least that is a difference: 1e-8
+    np.testing.assert_allclose(near, [0.7 + 0.3 * 0.5, 0.7], rtol=1e-6)
+    np.testing.assert_allclose(found([1.5, 2.0])[:2], [0.7 + 0.3, 0.0], rtol=1e-6)
     np.testing.assert_allclose(found([1.5, 5.5], weight=0.0), rewards)  # without a price it is EM
-    with pytest.raises(ValueError, match="weight=2"):
-        found([1.0, 2.0], weight=2)
+    np.testing.assert_allclose(found([1.5, 5.5], weight=1.0)[:4], shares[:4], rtol=1e-6)  # the price alone
+    for weight in (-0.1, 1.1, 2):
+        with pytest.raises(ValueError, match=f"weight={weight} must be in"):
+            found([1.0, 2.0], weight=weight)
+    given, quantiles = (jnp.ones(8, int), jnp.zeros(8, bool), KEY), jnp.array([1.5, 5.5])
+    price = lambda x: prices.priced(rewards, *given, **rows(costs), cost_quantiles=x)  # noqa: E731
+    np.testing.assert_allclose(price(quantiles), found([1.5, 5.5], weight=0.5))  # alpha's default
+    np.testing.assert_array_equal(jax.grad(lambda x: price(x).sum())(quantiles), 0.0)
+    with pytest.raises(AssertionError):
+        prices.priced(rewards[:7], *given, **rows(costs), cost_quantiles=quantiles)
 
 
 def test_a_loop_gives_it_what_the_step_has_cost():

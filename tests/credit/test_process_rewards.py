@@ -12,7 +12,7 @@ STEPS = np.array([[1, 1, 1, 0], [1, 0, 0, 0], [0, 0, 0, 0]], bool)
 
 def test_gradients_are_those_of_the_formulas_and_zero_off_the_steps():
     """A step that is not there may hold a probability of 0, whose logarithm has no gradient."""
-    names = ("product", "geometric_mean", "mean", "mean_logit")
+    names = ("product", "geometric_mean", "mean", "mean_logit", "minimum", "maximum", "last")
     found = jax.jit(
         lambda probs: [jax.grad(lambda p, n=n: jnp.sum(getattr(process_rewards, n)(p, STEPS)))(probs) for n in names]
     )(PROBS)
@@ -23,6 +23,9 @@ def test_gradients_are_those_of_the_formulas_and_zero_off_the_steps():
         "product": score / p,
         "geometric_mean": score ** (1 / 3) / (3 * p),
         "mean": np.full(3, 1 / 3),
+        "minimum": np.array([0.0, 0.0, 1.0]),
+        "maximum": np.array([1.0, 0.0, 0.0]),
+        "last": np.array([0.0, 0.0, 1.0]),
         "mean_logit": sigma * (1 - sigma) / (3 * p * (1 - p)),
     }
     for name, slope in zip(names, found, strict=True):

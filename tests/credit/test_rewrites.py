@@ -19,10 +19,12 @@ def by_hand(tokens, preferred, mask, kept, changed):
 
 def test_rewards_are_positive_up_to_the_first_change_and_negative_at_each_change():
     rng = np.random.default_rng(0)
-    tokens, preferred = rng.integers(0, 3, (2, 40, 9))
-    mask = np.arange(9)[None] < rng.integers(0, 10, (40, 1))
+    tokens, preferred = rng.integers(0, 2, (2, 40, 9))
+    mask = (np.arange(9)[None] < rng.integers(0, 10, (40, 1))) & (rng.random((40, 9)) < 0.6)  # with holes
     preferred[0], mask[0] = tokens[0], True
     found = np.asarray(rewrite_rewards(tokens, preferred, mask, kept=0.5, changed=-2.0))
     np.testing.assert_array_equal(found, by_hand(tokens, preferred, mask, 0.5, -2.0))
     np.testing.assert_array_equal(found[0], 0.5)  # its own rewriting: the most there is
     assert {-2.0, 0.0, 0.5} == set(found[mask].tolist())
+    usual = np.asarray(rewrite_rewards(tokens, preferred, mask))
+    np.testing.assert_array_equal(usual, by_hand(tokens, preferred, mask, 1.0, -1.0))

@@ -36,6 +36,29 @@ def test_the_minimum_of_expectations_is_above_the_expected_minimum():
     assert by_row.mean() < worst.mean() < REWARDS.mean()
 
 
+def test_the_defaults():
+    """.3 of the nominal member and the batch's pessimist; UWO subtracts a tenth of the variance with n - 1."""
+    rewards = jnp.asarray(REWARDS)
+    np.testing.assert_allclose(ensembles.robust(rewards), by_hand(np.float64(REWARDS), 0.3), rtol=1e-6)
+    for more in np.random.default_rng(0).normal(size=(20, 4, 3)).astype(np.float32):
+        np.testing.assert_allclose(ensembles.robust(more), by_hand(np.float64(more), 0.3), rtol=1e-4, atol=1e-6)
+    found = ensembles.uncertainty_weighted(rewards[:, None])  # [4, 1, 3]: the last axis is the members'
+    np.testing.assert_array_equal(found[:, 0], ensembles.uncertainty_weighted(rewards))
+    found = ensembles.uncertainty_weighted(rewards)
+    np.testing.assert_allclose(found, REWARDS.mean(1) - 0.1 * REWARDS.var(1, ddof=1), rtol=1e-5, atol=1e-6)
+
+
+def test_the_group_with_the_lowest_mean_is_served():
+    np.testing.assert_array_equal(ensembles.max_min(jnp.asarray(REWARDS)), REWARDS[:, 2])
+    np.testing.assert_array_equal(ensembles.max_min(jnp.asarray(REWARDS[:, ::-1])), REWARDS[:, 2])
+
+
+def test_a_std_of_zero_counts_as_one():
+    means, stds = np.float32([1.0, -2.0, 0.5]), np.float32([0.5, 0.0, 2.0])
+    found = ensembles.standardized(jnp.asarray(REWARDS), means, stds)
+    np.testing.assert_allclose(found, (REWARDS - means) / [0.5, 1.0, 2.0], rtol=1e-6)
+
+
 def test_one_member_is_that_member():
     alone = jnp.asarray(REWARDS[:, :1])
     np.testing.assert_allclose(ensembles.robust(alone), alone[:, 0])

@@ -182,7 +182,7 @@ def test_references_of_a_wrong_rank_are_refused(name):
 def test_shorter_than_before_is_its_formula():
     """h = 4: half as long, as long, one and a half times, over twice; wrong, short and long; a prompt without an h."""
     rewards = jnp.asarray([1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 1.0])
-    lengths = jnp.asarray([2, 4, 6, 20, 2, 8, 3])
+    lengths = jnp.asarray([2, 4, 6, 20, 2, 9, 3])
     best = jnp.asarray([4.0, 4.0, 4.0, 4.0, 4.0, 4.0, 0.0])
     cut = jnp.zeros(7, bool)
     found = shaping.shorter_than_before(rewards, lengths, cut, KEY, best_lengths=best, lowest=-0.9)
@@ -191,6 +191,8 @@ def test_shorter_than_before_is_its_formula():
     assert found[3] > max(found[4], 0.0), "any right answer beats any wrong one"
     plain = shaping.shorter_than_before(rewards, lengths, cut, KEY, best_lengths=best, weight=0.0)
     np.testing.assert_array_equal(plain, rewards)
+    usual = shaping.shorter_than_before(rewards, lengths, cut, KEY, best_lengths=best / 8)  # h = 1/2
+    np.testing.assert_allclose(usual, [0.3] * 4 + [-1.0, -1.0, 1.0], atol=1e-6)
     none = shaping.shorter_than_before(rewards, lengths, cut, KEY, best_lengths=jnp.zeros(7))
     np.testing.assert_array_equal(none, rewards)  # before the first right answer it is the reward itself
     with pytest.raises(AssertionError):

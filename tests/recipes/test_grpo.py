@@ -13,6 +13,7 @@ from rl_jax.core.masked import merge
 from rl_jax.core.types import PolicyBatch, TokenScores
 from rl_jax.credit import rule
 from rl_jax.losses import aggregate, kl, policy
+from rl_jax.losses.policy.base import Surrogate
 from rl_jax.testing.batches import ragged_batch
 from tests.numpy_loops import aggregate as aggregate_reference
 from tests.numpy_loops import grpo as reference
@@ -340,6 +341,48 @@ def test_token_weights_multiply_the_policy_term_and_not_the_regularisers():
         return _loss(batch.log_probs, plain._replace(token_weights=weights), grpo.Objective(kl_coef=0.0))
 
     np.testing.assert_array_equal(jax.grad(through)(weights), 0)
+
+
+def test_each_term_is_zero_off_the_mask_and_the_proximal_policy_is_data():
+    batch, seen = ragged_batch(8), []
+
+    def spoilt(x):
+        return np.where(batch.mask, x, np.float32(np.nan))
+
+    def see(per_token, mask):
+        seen.append(np.asarray(per_token))
+        return aggregate.token_mean(per_token, mask)
+
+    arrays = {name: spoilt(getattr(_policy_batch(batch), name)) for name in ("advantages", "ref_log_probs")}
+    weighted = _policy_batch(batch)._replace(**arrays, token_weights=spoilt(1 + 0 * batch.log_probs))
+    scores = TokenScores(spoilt(batch.log_probs), spoilt(-batch.log_probs))
+    for own in (None, see):  # with the bonus in the sum over all terms, and on its own
+        objective = grpo.Objective(kl_coef=0.1, entropy_coef=0.2, aggregate=see, entropy_aggregate=own)
+        grpo.loss(scores, weighted._replace(extras={"entropy_scale": np.ones(8, np.float32)}), objective)
+    assert len(seen) == 3
+    for per_token in seen:
+        np.testing.assert_array_equal(per_token != 0, batch.mask)
+
+    def of_old(log_probs, old_log_probs, advantages, mask):
+        ratio = jnp.where(mask, 0.25, 9.0)
+        return Surrogate(jnp.where(mask, old_log_probs, 0.0), ratio, mask & False, mask & False)
+
+    plain = _policy_batch(batch)._replace(old_log_probs=None, behavior_log_probs=batch.log_probs + 0.5)
+    objective = grpo.Objective(surrogate=of_old, kl_coef=0.0)
+    slope = jax.grad(_loss)(batch.log_probs, plain, objective)
+    np.testing.assert_array_equal(slope, 0.0)
+    metrics = grpo.loss(TokenScores(batch.log_probs, -batch.log_probs), plain, objective)[1]
+    assert metrics["ratio/max_dev"].value() == 0.75  # below 1, too, and on the mask
+    np.testing.assert_allclose(metrics["sampler/gap_max"].value(), 0.5, rtol=1e-5)
+
+
+def test_a_coefficient_of_the_integer_zero_is_off_and_a_batch_without_a_token_has_a_scale():
+    batch = _policy_batch(ragged_batch(8))._replace(ref_log_probs=None)
+    scores = TokenScores(batch.old_log_probs, np.full_like(batch.old_log_probs, np.nan))
+    assert np.isfinite(grpo.loss(scores, batch, grpo.Objective(kl_coef=0, entropy_coef=0))[0].value())
+    own = grpo.Objective(entropy_coef=0.1, entropy_aggregate=aggregate.token_mean)
+    empty = grpo.with_entropy_scale(batch._replace(completion_mask=batch.completion_mask & False), own)
+    np.testing.assert_array_equal(empty.extras["entropy_scale"], np.zeros(8))
 
 
 @pytest.mark.parametrize("field, constant", [("kl_coefs", "kl_coef"), ("entropy_coefs", "entropy_coef")])

@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 
 from rl_jax import grpo, ppo, token_weights
+from rl_jax.advantages import turn_critics
 from rl_jax.advantages.tokens import gae, vtrace
 from rl_jax.core.masked import merge
 from rl_jax.core.types import PolicyBatch, Rollout, TokenBatch, TokenScores
 from rl_jax.credit.rule import CreditRule
 from rl_jax.losses import aggregate, kl, value
+from rl_jax.losses.turn_critics import squared_errors
 from rl_jax.testing.batches import ragged_batch
 from tests.numpy_loops import masked
 from tests.numpy_loops import ppo as reference
@@ -252,6 +254,98 @@ def test_values_need_the_column_behind_the_last():
             assign(batch, rewards, bad)
 
 
+def test_pairs_of_critics_learn_at_the_ends_of_turns():
+    """ArCHer by plain loops: A = min Q - min V of a turn on its tokens, the targets of both on its last one."""
+    batch, rewards, _ = inputs(12)
+    rng = np.random.default_rng(12)
+    rows, width = batch.mask.shape
+    turns = np.where(batch.mask, (np.cumsum(batch.mask, axis=1) - 1) // 2, -1)
+    values, slow = rng.normal(size=(2, rows, width + 1, 4)).astype(np.float32)
+    given = dict(group_size=4, key=jax.random.key(0), turns=turns, extras={"turns": turns})
+
+    def passed_on(token_rewards, values, mask, *, target_values):
+        return jnp.zeros(mask.shape), target_values + values
+
+    def run(values, slow, advantage):
+        estimator = ppo.Estimator(advantage, whiten=False)
+        found, metrics = ppo.assign(
+            PLAIN, estimator, make_rollout(batch), jnp.asarray(rewards), values, target_values=slow, **given
+        )
+        return found.policy.advantages.sum() + found.returns.sum() + found.values.sum(), (found, metrics)
+
+    for advantage in (passed_on, turn_critics.archer_td):
+        slope_of = jax.grad(run, argnums=(0, 1), has_aux=True)
+        slopes, (found, metrics) = slope_of(jnp.asarray(values), jnp.asarray(slow), advantage)
+        for slope in slopes:
+            np.testing.assert_array_equal(slope, 0.0)
+    advantages, ends = np.zeros((rows, width)), np.zeros((rows, width), bool)
+    returns, at_ends = np.zeros((2, rows, width, 4))
+    for i in range(rows):
+        parts = [np.flatnonzero(turns[i] == j) for j in range(turns[i].max() + 1)]
+        for own, after in zip(parts, [*parts[1:], None], strict=True):
+            end = own[-1]
+            ends[i, end] = True
+            at_ends[i, end] = [*values[i, end + 1, :2], *values[i, own[0], 2:]]
+            advantages[i, own] = min(at_ends[i, end, :2]) - min(at_ends[i, end, 2:])
+            ahead = np.full(2, rewards[i]) if after is None else 0.95 * slow[i, after[0], 2:]
+            returns[i, end] = [*ahead, *slow[i, end + 1, :2]]
+    for ours, theirs in ((found.policy.advantages, advantages), (found.returns, returns), (found.values, at_ends)):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(found.value_mask, ends)
+    first = at_ends[..., 0][ends], returns[..., 0][ends]
+    np.testing.assert_allclose(metrics["value/mean"].value(), first[0].mean(), rtol=1e-5)
+    np.testing.assert_allclose(metrics["returns/mean"].value(), first[1].mean(), rtol=1e-5)
+    explained = 1 - np.var(first[1] - first[0]) / np.var(first[1])
+    np.testing.assert_allclose(metrics["value/explained_variance"].value(), explained, rtol=1e-4)
+    objective = ppo.Objective(value_loss=squared_errors, pairs=2)
+    assert objective.num_outputs() == 4 and objective.values(values) is values
+    outputs = rng.normal(size=values.shape).astype(np.float32)
+    read = turn_critics.at_turns(outputs, turns, batch.mask)
+    np.testing.assert_array_equal(objective.read(outputs, found), read)
+    np.testing.assert_array_equal(ppo.Objective().read(outputs, found), outputs[:, :-1])
+    loss, _ = ppo.value_loss(objective.read(outputs, found), found, objective)
+    errors = np.where(ends[..., None], read - returns, 0.0)
+    np.testing.assert_allclose(loss.total, (errors**2).sum(), rtol=1e-5)
+    assert loss.count == ends.sum()
+
+
+def test_an_estimator_sees_zeros_where_the_loss_sees_nothing():
+    batch, rewards, values = inputs(13)
+    values[:, :-1] = np.where(batch.mask, values[:, :-1], np.nan)
+    seen = []
+
+    def estimate(token_rewards, values, mask, *, bootstrap_values):
+        seen.extend([token_rewards, values])
+        return jnp.where(mask, 1e-4 * values, 2.0), values
+
+    rule = CreditRule(mask_truncated=True)
+    run = functools.partial(assign, batch, rewards, values, credit=rule, truncated=(0, 5), advantage=estimate)
+    found, _ = run(whiten=False, kl_coef=0.0)
+    kept = np.asarray(found.completion_mask)
+    np.testing.assert_array_equal(np.asarray(seen[0])[~kept], 0.0)
+    np.testing.assert_array_equal(np.asarray(seen[1]) != 0, kept)
+    np.testing.assert_array_equal(np.asarray(found.policy.advantages) != 0, kept)
+    small = 1e-4 * values[:, :-1][kept].astype(float)  # whitened beside an eps as large as their variance
+    white = (small - small.mean()) / np.sqrt(small.var(ddof=1) + 1e-8)
+    np.testing.assert_allclose(np.asarray(run(kl_coef=0.0)[0].policy.advantages)[kept], white, rtol=1e-3, atol=1e-4)
+
+
+def test_an_episode_stops_after_its_last_token_and_an_answer_at_the_last_column():
+    mask = np.array([[1, 0, 1, 0], [0, 0, 0, 0], [0, 1, 1, 1]], bool)
+    values = np.arange(15.0, dtype=np.float32).reshape(3, 5)
+    rollout = Rollout(None, mask, *[None] * 4)
+    np.testing.assert_array_equal(ppo.at_the_end(values, rollout), [4, 9, 14])
+    np.testing.assert_array_equal(ppo.at_the_end(values, rollout._replace(turns=True)), [3, 5, 14])
+
+
+def test_the_newest_version_may_be_the_first():
+    mask = np.array([[1, 1, 0], [1, 0, 0]], bool)
+    for newest, versions in ((0, [[0, 0, 0], [0, 9, 0]]), (3, [[2, 3, 3], [3, 9, 3]])):
+        rollout = Rollout(None, mask, *[None] * 4)._replace(versions=np.array(versions))
+        found = ppo.of_newest(rollout).completion_mask
+        np.testing.assert_array_equal(found, mask & (np.array(versions) == newest))
+
+
 # --- The losses ------------------------------------------------------------------------------------------------------
 
 
@@ -286,6 +380,9 @@ def test_value_loss_matches_verl():
     )
     np.testing.assert_allclose(found, expected, rtol=1e-5)
     np.testing.assert_allclose(gradient[..., 0], slope, rtol=1e-5, atol=1e-7)
+    near = np.clip(outputs[..., 0], batch.values - 0.5, batch.values + 0.5)
+    is_clipped = ((near - batch.returns) ** 2 > (outputs[..., 0] - batch.returns) ** 2)[batch.completion_mask]
+    np.testing.assert_allclose(metrics["value/clipped"].value(), is_clipped.mean(), rtol=1e-6)
     assert set(metrics) == {"value/loss", "value/clipped"}
     assert metrics["value/loss"].value() == found and 0 < metrics["value/clipped"].value() < 1
 
@@ -367,6 +464,7 @@ def test_micro_batches_change_nothing():
     [
         (ppo.Objective(value_loss=value.hl_gauss), "needs the support of its bins"),
         (ppo.Objective(value_loss=value.mse, support=SUPPORT), "scalars takes no support"),
+        (ppo.Objective(value_loss=value.hl_gauss, support=SUPPORT, pairs=2), "pairs=2 critics of turns regress"),
     ],
 )
 def test_losses_and_heads_that_do_not_fit_are_refused(objective, said):

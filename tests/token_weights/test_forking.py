@@ -19,9 +19,10 @@ def case(seed):
     return batch, np.where(batch.mask, entropy, np.nan)
 
 
-@pytest.mark.parametrize("share", [0.2, 0.5, 1.0])
+@pytest.mark.parametrize("share", [0.0, 0.2, 0.5, 1.0])
 def test_the_least_sure_tokens_of_each_row(share):
     batch, entropy = case(1)
+    batch.mask[2] = False
     found = np.asarray(forking(batch.mask, entropy=entropy, share=share))
     for row, mask, h in zip(found, batch.mask, entropy, strict=True):
         count = max(1, int(np.ceil(np.float32(share) * np.float32(mask.sum()))))
@@ -42,6 +43,20 @@ def test_the_band():
     assert {0.0, 0.3, -0.2} == {round(float(x), 3) for x in np.unique(found)}
     with pytest.raises(ValueError, match="low=0.6 and high=0.5 must be quantiles"):
         entropy_band(batch.mask, entropy=entropy, low=0.6)
+
+
+def test_the_defaults_of_a_row_of_a_hundred():
+    """A fifth of the row is 20 tokens, H = 81 to 100: the quantiles .1 and .5 of these are 82.9 and 90.5."""
+    entropy = np.random.default_rng(0).permutation(100).astype(np.float32)[None] + 1
+    everything = np.ones((1, 100), bool)
+    np.testing.assert_array_equal(forking(everything, entropy=entropy), entropy > 80)
+    expected = np.where(entropy > 80, 0.01 * (entropy < 82.9) - 0.01 * (entropy > 90.5), 0.0)
+    np.testing.assert_allclose(entropy_band(everything, entropy=entropy), expected, rtol=1e-6)
+    found = entropy_band(everything, entropy=entropy, share=1.0, low=0.0, high=0.0)  # the same edge twice
+    np.testing.assert_allclose(found, -0.01 * (entropy > 1), rtol=1e-6)
+    np.testing.assert_array_equal(entropy_band(everything, entropy=entropy, low=0.0, high=1.0), 0.0)
+    with pytest.raises(ValueError, match="high=1.5 must be quantiles"):
+        entropy_band(everything, entropy=entropy, high=1.5)
 
 
 def test_its_gradient_is_that_of_the_distance_to_the_band():
