@@ -35,3 +35,21 @@ def test_an_answer_is_cut_anywhere_before_its_end():
     cuts = own_rows.random_cuts(jax.random.key(0), lengths).reshape(3, -1)
     assert not cuts[0].any() and not cuts[1].any()
     np.testing.assert_allclose(np.bincount(cuts[2], minlength=3) / 300, 1 / 3, atol=0.1)
+
+
+def test_a_state_is_the_start_or_comes_after_a_separator():
+    """Of a row that ends in one, there is no state after the end; each of the others is as likely."""
+    kinds = {(): [0], (5, 9): [0], (9, 5, 8, 5, 9): [0, 1, 3], (9, 9, 9): [0, 1, 2], (5, 5, 5): [0]}
+    rows = [row for row in kinds for _ in range(300)]
+    found = own_rows.random_states(jax.random.key(0), rows, separators=(9, 8)).reshape(len(kinds), 300)
+    for drawn, states in zip(found, kinds.values(), strict=True):
+        values, counts = np.unique(drawn, return_counts=True)
+        assert values.tolist() == states
+        np.testing.assert_allclose(counts / 300, 1 / len(states), atol=0.1)
+
+
+def test_cuts_of_shares_near_one_stay_inside(monkeypatch):
+    """float32 times a length may round up to the length itself."""
+    monkeypatch.setattr(own_rows.jax.random, "uniform", lambda key, shape: np.float32(np.ones(shape)))
+    assert own_rows.random_cuts(None, np.array([0, 1, 7])).tolist() == [0, 0, 6]
+    assert own_rows.random_states(None, [[9, 5], [], [5, 5]], separators=(9,)).tolist() == [1, 0, 0]
