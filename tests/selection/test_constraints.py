@@ -30,6 +30,8 @@ def test_a_violation_is_told_from_a_low_reward():
     own, passes = constraints.split(jnp.asarray(found))
     np.testing.assert_allclose(own, [1.0, -6.0, 0.5, 14.0], atol=1e-4)
     assert passes.tolist() == [True, True, False, False]
+    low = constraints.split(jnp.array([-0.45, -0.55]) * PENALTY)  # the bound is in the middle
+    assert low[1].tolist() == [True, False]
     free = constrained(terms, weights, by=())
     np.testing.assert_array_equal(free, 2 * terms["r"])
     nested = constrained(terms, weights, by=("polite",), of=dict(fn="clip", low=-1.0, high=1.0))
@@ -86,6 +88,9 @@ def test_codpos_pair_is_the_best_that_passes_and_the_worst_that_fails():
         assert rest[worst] and r[row, worst] == min(r[row, rest])
         kinds.add("all" if good.all() else "some")
     assert kinds == {"none", "all", "some"}
+    # Equal rewards: no pair where all pass, or none; one where some fail. Each prompt is by itself.
+    few = jnp.array([[0.5] * 3, [0.5 - PENALTY] * 3, [0.5, 0.5 - PENALTY, 0.5], [0.5, 1.0, 0.5]])
+    assert constraints.codpo_pair(few, KEY).present[:, 0, 0].tolist() == [False, False, True, True]
     # trl's masked product takes a violation for the best where the rewards that pass are negative.
     assert constraints.codpo_pair(jnp.array([[-2.0, 1.0 - PENALTY]]), KEY).indices.tolist() == [[[0, 1]]]
 

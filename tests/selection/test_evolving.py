@@ -56,6 +56,11 @@ def test_new_tasks_are_made_of_failed_ones():
         numbers = {int(x) for x in record["prompt"].removesuffix("=").replace("-", "+").split("+")}
         assert numbers <= {12, 50, 7, 33, 8}
     assert len({record["prompt"] for record in made}) > 15
+    # One of three terms is asked for, of which -6 comes first: a sum begins without a sign.
+    draws = iter(([4, 5, -6], -6, 5, -4))
+    made = evolving.similar_sum([{"prompt": "4+5-6="}], SimpleNamespace(choice=lambda _: next(draws)))
+    assert made["prompt"] == "6+5-4=" and made["completion"] == "11=7"
+    assert json.loads(made["info"]) == {"answer": 7, "num_operands": 3, "steps": ["11", "7"]}
     for bad, said in (([{"prompt": "two"}], "'two' is no sum"), ([], "needs a failed task")):
         with pytest.raises(ValueError, match=said):
             evolving.similar_sum(bad, random.Random(0))

@@ -14,6 +14,8 @@ def test_a_verification_shows_an_answer_of_a_group_that_stays():
     rows = own_rows.shown_answers(jax.random.key(0), wanted, GROUP)
     assert not wanted[rows // GROUP].any()
     assert set(rows % GROUP) == set(range(GROUP)) and len(set(rows // GROUP)) > 20
+    few = np.arange(40) > 2  # three stay: each of them is shown
+    assert set(own_rows.shown_answers(jax.random.key(1), few, GROUP) // GROUP) == {0, 1, 2}
 
 
 def test_if_no_group_stays_each_shows_its_own():

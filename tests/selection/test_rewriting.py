@@ -51,6 +51,7 @@ def test_buckets_and_places():
     for wrong in (dict(hard=-0.1), dict(medium=1.5)):
         with pytest.raises(ValueError, match="must be shares in this order"):
             rewriting.difficulty(accuracy, **wrong)
+    np.testing.assert_array_equal(rewriting.difficulty(np.array([0.29, 0.31, 0.69, 0.71])), [0, 1, 1, 2])
     np.testing.assert_array_equal(rewriting.difficulty(accuracy, hard=0, medium=1), [0] + [1] * 10)
     np.testing.assert_array_equal(rewriting.difficulty(accuracy, hard=0.5, medium=0.5), [0] * 6 + [2] * 5)
     kinds = np.array([1, 2, 0, 0, 2, 1])
