@@ -255,9 +255,7 @@ def test_recoil_moves_q_alone_and_a_batch_without_an_expert_pulls_nothing_up():
     recoil = lambda *x: offline.recoil(*x, discount=0.9, reward=1.0)  # noqa: E731
     targets = -1 + 0.9 * (going_on * values - (1 - going_on) * 10)
     none = np.zeros(3)
-    np.testing.assert_allclose(
-        recoil(*f32(q, values, going_on, none)), 0.5 * np.square(q - targets).sum(0), rtol=1e-4
-    )
+    np.testing.assert_allclose(recoil(*f32(q, values, going_on, none)), 0.5 * np.square(q - targets).sum(0), rtol=1e-4)
     of_q, of_values = slopes_of(recoil, (0, 1), q, values, going_on, none)
     np.testing.assert_allclose(of_q, q - targets, rtol=1e-4)
     assert not of_values.any()

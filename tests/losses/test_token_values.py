@@ -120,9 +120,7 @@ def test_what_the_model_did_not_say_is_read_by_no_loss_and_the_published_numbers
 
     slopes, (found, alone) = jax.grad(both, (0, 1), has_aux=True)(q, bad(VALUES), bad(REWARDS))
     np.testing.assert_allclose(found, loop(Q, targets, 0.0, VALUES), rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(
-        alone, loop(Q, [loop_returns(b, 0.9) for b in range(B)], 0.0), rtol=1e-5, atol=1e-6
-    )
+    np.testing.assert_allclose(alone, loop(Q, [loop_returns(b, 0.9) for b in range(B)], 0.0), rtol=1e-5, atol=1e-6)
     assert all(np.isfinite(x).all() for x in slopes)
     assert not np.asarray(slopes[1])[~MASK].any() and not np.asarray(slopes[0])[:, ~MASK].any()
 

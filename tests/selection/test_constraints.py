@@ -118,6 +118,15 @@ def test_crraft_is_the_likelihood_of_the_best_by_its_value():
     baseline = np.tile([False, False, True], (5, 1))
     present = values > 0
 
+    # The bound is 10 nats by default, and belongs to what is near; what is absent is no best, whatever its value.
+    edges = np.float32([[10.0, -2.0, 0.0], [10.5, -2.0, 0.0], [1.0, 1.0, 10.5], [1.0, 1.0, 10.0]])
+    worth = np.float32([[0.9, 0.6, 0.5], [0.9, 0.6, 0.5], [0.0, 0.0, 0.5], [0.0, 0.0, 0.5]])
+    found = ranked.crraft(edges, worth > 0, None, rewards=worth, sequence_scores=edges, from_reference=baseline[:4])
+    np.testing.assert_allclose(found, [-9.0, 1.2, 0.0, -5.0], rtol=1e-6)
+    absent = np.bool_([[0, 1, 1], [0, 0, 1], [1, 1, 0], [0, 0, 0]])
+    found = ranked.crraft(edges, absent, None, rewards=worth, sequence_scores=edges, from_reference=baseline[:4])
+    np.testing.assert_allclose(found, [1.2, -0.0, 0.0, 0.0], atol=1e-6)
+
     def loss(u):
         return ranked.crraft(u, present, None, rewards=values, sequence_scores=u, from_reference=baseline, kl_max=10.0)
 
@@ -154,6 +163,7 @@ def test_crpgs_advantage_is_the_loop():
     np.testing.assert_allclose(found, expected - expected.mean(), rtol=1e-3, atol=1e-4)
     with pytest.raises(ValueError, match="kl_max=0 must be above 0"):
         constraints.crpg(rewards.reshape(-1), kl_max=0, **more)
+    assert np.isfinite(constraints.crpg(rewards.reshape(-1), kl_max=0.5, **more)).all()  # any number above 0
 
 
 def test_without_constraints_and_kl_crpg_is_a_policy_gradient_on_sigmoid_rewards():

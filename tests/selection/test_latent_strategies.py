@@ -1,5 +1,6 @@
 """selection/latent_strategies.py and kuhn_talk.py (LSPO): k-means, CFR against Kuhn poker's, the judge's rewards."""
 
+import functools
 import itertools
 import json
 import random
@@ -44,9 +45,7 @@ def test_the_regret_of_one_round_by_hand():
 
 # Moves by turns, chance below a decision, and an information set of two nodes.
 TURNS = Decision(1, "a", (1, Decision(0, "b", (2.0, Decision(1, "c", (-1.0, Decision(0, "d", (0.5, 3))))))))
-GAME = Chance(
-    (0.25, 0.75), (TURNS, Decision(0, "e", (Chance((0.5, 0.5), (4, -2.0)), Decision(1, "a", (0.0, -3.0)))))
-)
+GAME = Chance((0.25, 0.75), (TURNS, Decision(0, "e", (Chance((0.5, 0.5), (4, -2.0)), Decision(1, "a", (0.0, -3.0))))))
 MIXED = {
     "a": np.array([[0.9, 0.1], [0.5, 0.5], [0.0, 1.0]]),
     "b": np.array([[1.0, 0.0], [0.3, 0.7]]),
@@ -66,6 +65,11 @@ def endings(node, steps=()):
         yield from endings(child, (*steps, (*known, action)))
 
 
+def chance_of(acts, step):
+    player, name, action = step
+    return name if player is None else acts[name][action]
+
+
 def cfr_by_endings(game, effects, rounds):
     """Regrets and played strategies as sums over whole ways through the game, their probabilities as products."""
     regrets = {name: np.zeros(len(effects[name])) for name in effects}
@@ -76,7 +80,7 @@ def cfr_by_endings(game, effects, rounds):
             up = np.maximum(total, 0)
             said[name] = up / up.sum() if up.sum() else np.full(len(up), 1 / len(up))
         acts = {name: said[name] @ effects[name] for name in effects}
-        chance = lambda step: step[1] if step[0] is None else acts[step[1]][step[2]]  # noqa: E731
+        chance = functools.partial(chance_of, acts)
         values, before = {name: np.zeros(len(said[name])) for name in effects}, {}
         for steps, gain in endings(game):
             for at, (player, name, action) in enumerate(steps):
