@@ -46,7 +46,7 @@ def test_shaped_probabilities(gamma):
     def total(part):
         return lambda *x: jnp.sum(getattr(probability_shaped(*x, batch.mask, gamma=gamma), part))
 
-    of = jax.grad(total("loss"), argnums=(0, 1, 2))(*hidden)
+    of = jax.jit(jax.grad(total("loss"), argnums=(0, 1, 2)))(*hidden)
     np.testing.assert_allclose(of[0], expected, rtol=1e-4, atol=1e-7)
     assert not np.asarray(of[1]).any() and not np.asarray(of[2]).any()
     assert not np.asarray(jax.grad(total("ratio"))(*hidden)).any()

@@ -93,12 +93,12 @@ def test_each_token_may_be_a_step_and_what_ends_outside_of_the_mask_is_no_end():
 
         return fn
 
-    of, found = jax.grad(summed("loss"), argnums=(0, 1, 2), has_aux=True)(log_probs, old, advantages)
+    of, found = jax.jit(jax.grad(summed("loss"), argnums=(0, 1, 2), has_aux=True))(log_probs, old, advantages)
     np.testing.assert_allclose(found.loss, expected, rtol=1e-4, atol=1e-6)
     assert found.clipped_low.shape == found.clipped_high.shape == mask.shape
     assert np.isfinite(of[0]).all() and not np.asarray(of[0])[~mask].any()
     assert not np.asarray(of[1]).any() and not np.asarray(of[2]).any()
-    assert not np.asarray(jax.grad(summed("ratio"), has_aux=True)(log_probs, old, advantages)[0]).any()
+    assert not np.asarray(jax.jit(jax.grad(summed("ratio"), has_aux=True))(log_probs, old, advantages)[0]).any()
     offline = regression.offline_direct_advantage(
         log_probs, np.zeros((3, 4), np.float32), advantages, mask, selected=ends, behavior_log_probs=old
     )

@@ -48,8 +48,10 @@ def test_two_turns_by_hand():
     np.testing.assert_allclose(whole.ratio, [[np.exp(0.4), np.exp(0.4), 1.0, np.exp(-0.4)]], rtol=1e-6)
     # A turn's ratio beyond float32 is clipped, and its tokens have no gradient and no nan.
     far = np.where(mask, 200.0, 0.0).astype(np.float32)
-    value, slope = jax.value_and_grad(
-        lambda x: jnp.sum(turn_clip(x, np.zeros_like(far), np.abs(advantages), mask, turns=number).loss)
+    value, slope = jax.jit(
+        jax.value_and_grad(
+            lambda x: jnp.sum(turn_clip(x, np.zeros_like(far), np.abs(advantages), mask, turns=number).loss)
+        )
     )(far)
     np.testing.assert_allclose(value, -1.2 * (2 + 2 + 1), rtol=1e-6)
     np.testing.assert_array_equal(slope, 0.0)

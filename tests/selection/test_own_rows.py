@@ -28,6 +28,8 @@ def test_what_a_verdict_earns():
     texts, right = ["1", " 0 ", "10", "1", "0", ""], np.array([True, True, True, False, False, False])
     found = own_rows.verdict_rewards(texts, right, verdicts=("1", "0"), paid=(1.0, -0.5, -1.0))
     np.testing.assert_array_equal(found, [1.0, -0.5, -1.0, -0.5, 1.0, -1.0])
+    with pytest.raises(ValueError, match="shorter"):
+        own_rows.verdict_rewards(texts, right[:2], verdicts=("1", "0"), paid=(1.0, -0.5, -1.0))
     with pytest.raises(ValueError, match="must be two different words"):
         own_rows.verdict_rewards(texts, right, verdicts=("1", "1"), paid=(1.0, 0.0, 0.0))
 
