@@ -256,3 +256,5 @@ def test_the_filter_keeps_the_uncertain_hints_and_nothing_else():
     )
     np.testing.assert_array_equal(keep(entropy, hinted, 0.2).sum(1), [1, 1, 0])  # int(0.2 x 5) = 1
     np.testing.assert_array_equal(keep(entropy, hinted, 1.0), hinted)
+    many = keep(np.arange(75, dtype=np.float32)[None], np.ones((1, 75), bool), 0.84)
+    np.testing.assert_array_equal(many[0], np.arange(75) >= 12)  # 63, though float32 has .84 x 75 below it
