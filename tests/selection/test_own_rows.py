@@ -50,10 +50,3 @@ def test_a_state_is_the_start_or_comes_after_a_separator():
         values, counts = np.unique(drawn, return_counts=True)
         assert values.tolist() == states
         np.testing.assert_allclose(counts / 300, 1 / len(states), atol=0.1)
-
-
-def test_cuts_of_shares_near_one_stay_inside(monkeypatch):
-    """float32 times a length may round up to the length itself."""
-    monkeypatch.setattr(own_rows.jax.random, "uniform", lambda key, shape: np.float32(np.ones(shape)))
-    assert own_rows.random_cuts(None, np.array([0, 1, 7])).tolist() == [0, 0, 6]
-    assert own_rows.random_states(None, [[9, 5], [], [5, 5]], separators=(9,)).tolist() == [1, 0, 0]
