@@ -1,5 +1,7 @@
 """losses/contrastive.py follow and anchored (iSogCLR, arXiv 2305.11965): a second, scalar writing of the recursion."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -116,3 +118,35 @@ def test_rows_of_one_observation_are_one_anchor_and_not_each_others_negatives():
     assert np.isfinite(value) and any(float(jnp.abs(x).max()) > 0 for x in jax.tree.leaves(slope))
     kept, _, value, slope = train(jax.random.key(0), np.zeros_like(seen))  # all are one: no negatives
     assert not kept.seen.any() and all(np.isfinite(x).all() for x in jax.tree.leaves((kept, value, slope)))
+
+
+def test_the_published_numbers_bind_where_slopes_and_temperatures_are_large():
+    """One row for each anchor, seen before: .8, .9, 1e-3, tau in [.05, 1], slopes in [-3, 3]; one has one negative."""
+    tau, before = np.array([0.05, 0.05, 1.0, 1.0, 0.3]), np.array([1e9, 0.0, 0.0, 1e9, 2.0])
+    slope = np.array([0.5, -0.5, -0.2, 0.1, 0.0])
+    scores = np.float32([[1, 1, 0.9], [1, 1, 1], [9, 9, 0], [0, 0.5, 1], [0.2, 0.4, 7]])
+    negatives = np.ones((5, 3), bool)
+    negatives[4, 1:] = False
+    kept = contrastive.Anchors(*map(jnp.float32, (before, slope, tau)), jnp.ones(5, bool))
+    assert (np.asarray(contrastive.new_anchors(2).tau) == np.float32(0.07)).all()
+
+    expected = np.zeros((3, 5))
+    for i in range(5):
+        own = scores[i, negatives[i]].astype(float)
+        powers = np.exp(own / tau[i])
+        average = 0.2 * before[i] + 0.8 * powers.mean()
+        raw = np.log(average) + RHO - (powers / (average * len(own)) * own).sum() / tau[i]
+        moved = 0.1 * slope[i] + 0.9 * np.clip(raw, -3, 3)
+        expected[:, i] = average, moved, np.clip(tau[i] - 1e-3 * moved, 0.05, 1.0)
+    hidden = np.where(negatives, scores, 50.0).astype(np.float32)
+    whole = jax.jit(functools.partial(contrastive.follow, rho=RHO))(kept, np.arange(5), hidden, negatives)[0]
+    np.testing.assert_allclose(np.stack(whole[:3]), expected, rtol=1e-4)
+    # Spread over devices, each with some of the rows: all anchors are everywhere.
+    order = np.array([[0, 2, 4], [1, 3, 3]])  # of 3 two rows: their mean is each one's
+    each = jax.vmap(
+        lambda slots, x, y: contrastive.follow(kept, slots, x, y, rho=RHO, axis_name="devices")[0],
+        axis_name="devices",
+    )
+    parts = jax.jit(each)(order, hidden[order], negatives[order])
+    for both, one in zip(parts[:3], whole[:3], strict=True):
+        np.testing.assert_allclose(both, np.stack([one, one]), rtol=1e-5)

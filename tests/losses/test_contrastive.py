@@ -30,6 +30,7 @@ def test_the_temperature_is_the_minimum_and_equal_scores_give_the_floor():
     best = scipy.optimize.minimize_scalar(value, bounds=(0.05, 10.0), method="bounded", options=dict(xatol=1e-8)).x
     np.testing.assert_allclose(find(gaps), best, rtol=1e-3)
     assert best > 0.1
+    np.testing.assert_allclose(find(1000.0 * gaps), 10.0, rtol=1e-5)  # the ceiling
 
 
 def test_each_anchor_has_its_own_temperature_and_the_exact_gradient():

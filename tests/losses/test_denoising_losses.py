@@ -61,3 +61,11 @@ def test_d3po_is_the_dpo_of_a_step_inside_its_clip_and_still_outside():
     assert gradient[0, 0] < 0 < gradient[0, 1] and gradient[1, 0] == 0 and not np.any(gradient[2])
     dpo = np.log1p(np.exp(-2.0 * (gaps * signs).sum(-1)))
     np.testing.assert_allclose(denoising.preferred(gaps, signs, beta=2.0, clip=jnp.inf), dpo, rtol=1e-5)
+
+
+def test_a_step_that_has_left_its_reference_is_finite_without_a_clip():
+    """exp of the gap is 0 in float32: its log is that of a small number."""
+    gaps, signs = np.float32([[-200.0, 0.0]]), np.float32([[1.0, -1.0]])
+    found = denoising.preferred(gaps, signs, beta=1.0, clip=jnp.inf)
+    assert np.isfinite(found).all() and found[0] > 60
+    np.testing.assert_allclose(denoising.step_log_prob(np.float32([[1.0, 3.0]]), np.zeros((1, 2), np.float32)), [-2.5])

@@ -192,6 +192,36 @@ def test_the_clip_of_the_ratio():
     assert float(metrics["ratio/clipped"].value()) == 1.0
 
 
+def test_the_clip_on_both_sides_and_what_it_reports_is_data():
+    """Ratios below, within and above, advantages of both signs: by loops, and the share of what is outside."""
+    gaps = np.float32([[-0.5, -0.1], [0.1, 0.0], [0.5, 0.7], [-0.5, -0.1], [0.1, 0.0], [0.5, 0.7]])
+    old, advantages = np.full((6, 2), -1.0, np.float32), np.float32([1.0, 2.0, 0.5, -1.0, -2.0, -0.5])
+
+    def loss(terms, old, advantages):
+        found, metrics = ours.elbo_ratio(terms, old, advantages, clip_low=0.2, clip_high=0.3)
+        return found.value(), metrics
+
+    slopes, metrics = jax.jit(jax.grad(loss, argnums=(0, 1, 2), has_aux=True))(old + gaps, old, advantages)
+    ratios = np.exp(gaps.mean(axis=1))
+    inside = (0.8 <= ratios) & (ratios <= 1.3)
+    moved = inside | ((advantages > 0) == (ratios < 1))
+    np.testing.assert_allclose(slopes[0], np.where(moved, -advantages * ratios / 12, 0)[:, None] * [[1, 1]], rtol=1e-4)
+    assert not np.asarray(slopes[1]).any() and not np.asarray(slopes[2]).any()
+    np.testing.assert_allclose(metrics["ratio/mean"].value(), ratios.mean(), rtol=1e-5)
+    np.testing.assert_allclose(metrics["ratio/clipped"].value(), 4 / 6, rtol=1e-6)
+    expected = [min(a * r, a * min(max(r, 0.8), 1.3)) for a, r in zip(advantages, ratios, strict=True)]
+    np.testing.assert_allclose(loss(old + gaps, old, advantages)[0], -np.mean(expected), rtol=1e-5)
+
+    def reported(terms):
+        return sum(m.value() for m in loss(terms, old, advantages)[1].values())
+
+    np.testing.assert_array_equal(jax.jit(jax.grad(reported))(old + gaps), 0.0)
+    for fn in (ours.linear_bound, lambda *x: ours.elbo_ratio(*x, clip_low=0.2, clip_high=0.3)):
+        for bad in ((old, old[:, :1], advantages), (old, old, advantages[:1])):
+            with pytest.raises(AssertionError):
+                fn(*bad)
+
+
 def test_draws_add_up_in_micro_batches_of_the_bound_but_not_of_the_ratio():
     """The draws as rows of a batch, one at a time: BGPO's memory is that of one forward, and its gradient the same."""
     arrays = case(0.8)
@@ -226,3 +256,5 @@ def test_the_filter_keeps_the_uncertain_hints_and_nothing_else():
     )
     np.testing.assert_array_equal(keep(entropy, hinted, 0.2).sum(1), [1, 1, 0])  # int(0.2 x 5) = 1
     np.testing.assert_array_equal(keep(entropy, hinted, 1.0), hinted)
+    many = keep(np.arange(75, dtype=np.float32)[None], np.ones((1, 75), bool), 0.84)
+    np.testing.assert_array_equal(many[0], np.arange(75) >= 12)  # 63, though float32 has .84 x 75 below it

@@ -38,7 +38,20 @@ def test_shaped_probabilities(gamma):
     expected = np.where(batch.mask, -batch.advantages * gamma * p / (p + gamma) ** 2, 0)
     found = gradient(functools.partial(probability_shaped, gamma=gamma), batch)
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-7)
-    assert not out.clipped_low.any() and (np.asarray(out.ratio)[~batch.mask] == 1).all()
+    assert not out.clipped_low.any() and not out.clipped_high.any()
+    moved = np.where(batch.mask, batch.log_probs - batch.old_log_probs, 0)
+    np.testing.assert_allclose(out.ratio, np.exp(moved), rtol=1e-5)
+    hidden = [np.where(batch.mask, x, np.nan) for x in batch[:3]]
+
+    def total(part):
+        return lambda *x: jnp.sum(getattr(probability_shaped(*x, batch.mask, gamma=gamma), part))
+
+    of = jax.jit(jax.grad(total("loss"), argnums=(0, 1, 2)))(*hidden)
+    np.testing.assert_allclose(of[0], expected, rtol=1e-4, atol=1e-7)
+    assert not np.asarray(of[1]).any() and not np.asarray(of[2]).any()
+    assert not np.asarray(jax.grad(total("ratio"))(*hidden)).any()
+    if gamma == 0.1:  # the published number
+        np.testing.assert_array_equal(probability_shaped(*batch[:3], batch.mask).loss, out.loss)
 
 
 def test_padding_is_never_read():
@@ -62,6 +75,9 @@ def test_each_row_has_its_own_loss():
         expected = np.where(FOREIGN[:, None], getattr(other, name), getattr(own, name))
         np.testing.assert_array_equal(getattr(mixed, name), expected)
     assert (np.asarray(own.loss) != np.asarray(other.loss))[batch.mask].any()
+    plain = mixed_rows(*batch[:3], batch.mask, foreign=FOREIGN)  # PPO's clip, and shaped probabilities
+    clipped, shaped = (fn(*batch[:3], batch.mask).loss for fn in (policy.clipped_surrogate, probability_shaped))
+    np.testing.assert_array_equal(plain.loss, np.where(FOREIGN[:, None], shaped, clipped))
     never = functools.partial(bind(spec, policy), foreign=np.zeros(8, bool))(*batch[:3], batch.mask)
     np.testing.assert_array_equal(never.loss, own.loss)
 

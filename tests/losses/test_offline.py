@@ -184,3 +184,78 @@ def test_recoil_is_its_equation():
     expected = (0.5 * (q - targets) ** 2).mean(axis=1).sum() + (0.5 * (q[:, 2] - 200.0) ** 2).sum()
     found = offline.recoil(*map(jnp.asarray, (q, values, going_on, expert)), discount=0.99, reward=2.0)
     np.testing.assert_allclose(found.mean(), expected, rtol=1e-5)
+
+
+PUBLISHED = {
+    "expectile": dict(expectile=0.7),
+    "gumbel": dict(beta=2.0, max_clip=7.0),
+    "gumbel_plain": dict(beta=2.0),
+    "chi2": dict(lam=0.7),
+    "tv": dict(lam=0.7),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_numbers_and_values_far_above_and_below_all_q(name):
+    """Below -1 the scale of gumbel's z is that of -1, and above 7 z is cut off."""
+    for v, q in ((Q + 5.0, Q), (Q - 15.0, Q), (V, Q)):
+        np.testing.assert_allclose(
+            getattr(offline, name)(*f32(v, q)), getattr(reference, name)(v, q, **PUBLISHED[name]), rtol=2e-4, atol=1e-6
+        )
+
+
+def test_published_weights_of_advantages():
+    found = offline.exp_advantage(*f32([-0.5, 1.0, 1.55, 9.0]))
+    np.testing.assert_allclose(found, [np.exp(-1.5), np.exp(3.0), 100.0, 100.0], rtol=1e-5)
+
+
+def test_weights_of_distances_are_data_and_q_of_zero_is_no_scale():
+    q, weights = 0.01 * Q_PI, np.array([0.0, 0.5, 2.0, 1.0, 3.0])
+
+    def total(q, actions, targets, weights):
+        return offline.td3_bc(q, actions, targets, weights).sum()
+
+    args = f32(q, ACTIONS, TARGETS, weights)
+    expected = weights * np.square(ACTIONS - TARGETS).mean(1) - 2.5 / np.abs(q).mean() * q
+    np.testing.assert_allclose(offline.td3_bc(*args), expected, rtol=1e-4, atol=1e-6)
+    slopes = jax.grad(total, argnums=(1, 2, 3))(*args)
+    np.testing.assert_allclose(slopes[0], weights[:, None] * (ACTIONS - TARGETS), rtol=1e-4, atol=1e-6)
+    assert not np.asarray(slopes[1]).any() and not np.asarray(slopes[2]).any()
+    # Below 1e-8 the mean of |Q| is that, so that a critic of zeros has the distance alone.
+    small = offline.td3_bc(*f32(np.full(5, 1e-10), ACTIONS, TARGETS))
+    np.testing.assert_allclose(small, np.square(ACTIONS - TARGETS).mean(1) - 0.025, rtol=1e-4)
+    none = offline.td3_bc(*f32(np.zeros(5), ACTIONS, TARGETS))
+    np.testing.assert_allclose(none, np.square(ACTIONS - TARGETS).mean(1), rtol=1e-5)
+
+
+def slopes_of(fn, places, *args):
+    return [np.asarray(x) for x in jax.grad(lambda *x: jnp.sum(fn(*x)), argnums=places)(*f32(*args))]
+
+
+def test_what_is_data_has_no_gradient():
+    advantages, proposed = np.array([0.3, -1.0, 0.2, 0.1, -0.5]), np.array([0.1, 0.5, 0.3, -0.2, -0.7])
+    for place in (0, 1):  # the targets, the weights
+        fn = lambda *x, place=place: offline.a2pr_targets(*x)[place]  # noqa: E731
+        assert not any(x.any() for x in slopes_of(fn, (0, 1), ACTIONS, TARGETS, advantages, proposed))
+    mean, log_std, weights = RNG.normal(size=(5, 3)), RNG.normal(size=(5, 3)), np.array([1.0, 0.5, 1, 0, 2])
+    of = slopes_of(offline.vae, (0, 1, 2, 3, 4), ACTIONS, TARGETS, mean, log_std, weights)
+    np.testing.assert_allclose(of[0], weights[:, None] * (ACTIONS - TARGETS), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(of[2], mean / 6, rtol=1e-4)
+    np.testing.assert_allclose(of[3], (np.exp(2 * log_std) - 1) / 6, rtol=1e-4, atol=1e-6)
+    assert not of[1].any() and not of[4].any()
+    q, candidates, log_weights = RNG.normal(size=(2, 4)), RNG.normal(size=(2, 4, 3)), RNG.normal(size=(4, 3))
+    of = slopes_of(offline.conservative, (1, 2), q, candidates, log_weights)
+    soft = np.exp(candidates - log_weights)
+    np.testing.assert_allclose(of[0], soft / soft.sum(-1, keepdims=True), rtol=1e-4)
+    assert not of[1].any()
+
+
+def test_recoil_moves_q_alone_and_a_batch_without_an_expert_pulls_nothing_up():
+    q, values, going_on = RNG.normal(size=(2, 3)), RNG.normal(size=3), np.array([1.0, 0.0, 1.0])
+    recoil = lambda *x: offline.recoil(*x, discount=0.9, reward=1.0)  # noqa: E731
+    targets = -1 + 0.9 * (going_on * values - (1 - going_on) * 10)
+    none = np.zeros(3)
+    np.testing.assert_allclose(recoil(*f32(q, values, going_on, none)), 0.5 * np.square(q - targets).sum(0), rtol=1e-4)
+    of_q, of_values = slopes_of(recoil, (0, 1), q, values, going_on, none)
+    np.testing.assert_allclose(of_q, q - targets, rtol=1e-4)
+    assert not of_values.any()

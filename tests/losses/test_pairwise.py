@@ -87,6 +87,51 @@ def test_the_ratios_and_flags_are_those_of_rows(far):
         assert not np.any(away.clipped_low | away.clipped_high)  # where it has moved back nothing is clipped
 
 
+def by_loops(name, ratios, scores, low, high, bound):
+    """l_i of each row of one group, from its ratios p and advantages A."""
+    losses = []
+    for p_i, a_i, i in zip(ratios, scores, range(len(ratios)), strict=True):
+        terms = []
+        for p_j, a_j, j in zip(ratios, scores, range(len(ratios)), strict=True):
+            if i == j:
+                continue
+            if name == "separate":
+                q = (a_i - a_j) * min(max(p_j, 1 / bound), bound)
+                terms.append(max(-q * p_i, -q * min(max(p_i, 1 - low), 1 + high)))
+            else:
+                q, d = (a_i - a_j) * min(max(p_i * p_j, 1 / bound), bound), np.log(p_i / p_j)
+                terms.append(0.5 * max(-q * d, -q * min(max(d, -low), low)))
+        losses.append(np.mean(terms))
+    return losses
+
+
+@each_variant
+def test_groups_of_three_are_the_mean_over_the_other_two(fn):
+    """Two groups with ragged rows, ratios on both sides of all bounds, equal advantages, nan behind the mask."""
+    rng = np.random.default_rng(0)
+    mask = np.arange(4) < np.array([4, 1, 2, 3, 4, 2])[:, None]
+    moved, old = 0.3 * rng.normal(size=(6, 4)), -rng.uniform(0.5, 2, (6, 4))
+    scores = np.array([1.0, -0.5, 0.25, 0.5, 0.5, -1.0])
+    hidden = [np.float32(np.where(mask, x, np.nan)) for x in (old + moved, old, scores[:, None] + 0 * old)]
+    limits = dict(clip_low=0.1, clip_high=0.15) if fn is pairwise.separate else dict(clip=0.1)
+    found = fn(*hidden, mask, group_size=3, max_weight=1.2, **limits)
+    ratios = np.exp(np.where(mask, moved, 0).sum(axis=1))
+    expected = [
+        by_loops(fn.__name__, ratios[rows], scores[rows], 0.1, 0.15, 1.2) for rows in (slice(0, 3), slice(3, 6))
+    ]
+    np.testing.assert_allclose(found.loss, np.where(mask, np.reshape(expected, (6, 1)), 0), rtol=1e-4, atol=1e-6)
+    assert (ratios > 1.2).any() and (ratios < 1 / 1.2).any()
+
+    def total(part):
+        return lambda *x: jnp.sum(getattr(fn(*x, mask, group_size=3, **limits), part))
+
+    of = jax.grad(total("loss"), argnums=(0, 1, 2))(*hidden)
+    assert np.isfinite(of[0]).all() and np.asarray(of[0])[mask].any() and not np.asarray(of[0])[~mask].any()
+    assert not np.asarray(of[1]).any() and not np.asarray(of[2]).any()
+    assert not np.asarray(jax.grad(total("ratio"))(*hidden)).any()
+    fn(*hidden, mask, group_size=3, max_weight=1.0)  # the smallest that is allowed
+
+
 @each_variant
 def test_what_is_refused(fn):
     for keywords, match in (({"max_weight": 0.5}, "max_weight=0.5"),):

@@ -69,3 +69,53 @@ def test_offline_it_is_fitted_to_the_policy_that_sampled():
     for old in (OLD, OLD - 3.0):
         np.testing.assert_allclose(offline(moved, old), loss(moved), rtol=1e-6)
         np.testing.assert_allclose(jax.grad(offline)(moved, old), jax.grad(loss)(moved), rtol=1e-6)
+
+
+def test_each_token_may_be_a_step_and_what_ends_outside_of_the_mask_is_no_end():
+    """By loops: rows of four steps and of none, ends behind the mask; beta is .1 and the advantages are data."""
+    mask = np.bool_([[1, 1, 1, 1], [1, 1, 0, 1], [0, 0, 0, 0]])
+    ends = np.bool_([[1, 1, 1, 1], [0, 0, 1, 1], [0, 1, 0, 0]])
+    moved = np.float32(np.random.default_rng(0).normal(size=(3, 4)) * 0.3)
+    advantages = np.float32([[0.1, -0.2, 0.3, 0.0], [0.2, 0.2, np.nan, 0.2], [np.nan] * 4])
+    log_probs, old = (np.where(mask, x, np.nan).astype(np.float32) for x in (moved - 1, np.full((3, 4), -1.0)))
+    expected = np.zeros((3, 4))
+    for row in range(3):
+        total = 0.0
+        for t in np.flatnonzero(mask[row]):
+            total += moved[row, t]
+            if ends[row, t]:
+                expected[row, t], total = 0.5 * (advantages[row, t] / 0.1 - total) ** 2, 0.0
+
+    def summed(part):
+        def fn(*arrays):
+            found = regression.direct_advantage(*arrays, mask, selected=ends)
+            return jnp.sum(getattr(found, part)), found
+
+        return fn
+
+    of, found = jax.jit(jax.grad(summed("loss"), argnums=(0, 1, 2), has_aux=True))(log_probs, old, advantages)
+    np.testing.assert_allclose(found.loss, expected, rtol=1e-4, atol=1e-6)
+    assert found.clipped_low.shape == found.clipped_high.shape == mask.shape
+    assert np.isfinite(of[0]).all() and not np.asarray(of[0])[~mask].any()
+    assert not np.asarray(of[1]).any() and not np.asarray(of[2]).any()
+    assert not np.asarray(jax.jit(jax.grad(summed("ratio"), has_aux=True))(log_probs, old, advantages)[0]).any()
+    offline = regression.offline_direct_advantage(
+        log_probs, np.zeros((3, 4), np.float32), advantages, mask, selected=ends, behavior_log_probs=old
+    )
+    np.testing.assert_allclose(offline.loss, expected, rtol=1e-4, atol=1e-6)
+    with pytest.raises(AssertionError):
+        regression.offline_direct_advantage(
+            log_probs, old[:, :1], advantages, mask, selected=ends, behavior_log_probs=old
+        )
+
+    def toward(log_probs):
+        found = regression.toward_advantage(log_probs, old - 0.5, advantages, mask, ref_log_probs=old)
+        return jnp.sum(found.ratio), found
+
+    slope, found = jax.grad(toward, has_aux=True)(log_probs)  # beta is 1
+    gaps = np.where(mask, moved, 0).sum(axis=1)
+    wanted = np.zeros((3, 4))
+    wanted[0, 3], wanted[1, 3] = (gaps[0] - 0.0) ** 2, (gaps[1] - 0.2) ** 2
+    np.testing.assert_allclose(found.loss, wanted, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(found.ratio, np.where(mask, np.exp(moved + 0.5), 1.0), rtol=1e-4)
+    assert not np.asarray(slope).any()

@@ -29,11 +29,20 @@ def contrast_by_loops(hidden, keep, live, tau):
 def test_views_are_contrasted_as_in_simcse():
     rng = np.random.default_rng(0)
     hidden, keep = rng.normal(size=(5, 2, 8)), rng.random((5, 2, 2, 8)) > 0.1
-    contrast = jax.jit(functools.partial(shifted.view_contrast, temperature=0.5))
+
+    def total(hidden, live):
+        found = shifted.view_contrast(hidden, keep, live, temperature=0.5)
+        return found.loss.sum(), found
+
+    contrast = jax.jit(jax.grad(total, has_aux=True))
     for live in (np.ones(5, bool), np.array([True, False, True, True, False])):
-        found = contrast(jnp.float32(hidden), jnp.asarray(keep), jnp.asarray(live))
+        slope, found = contrast(np.float32(np.where(live[:, None, None], hidden, np.nan)), live)
+        assert np.isfinite(slope).all() and (np.asarray(slope).any(axis=(1, 2)) == live).all()
         np.testing.assert_allclose(found.loss, contrast_by_loops(hidden, keep, live, 0.5), rtol=2e-5)
         np.testing.assert_array_equal(found.live, live)
+    usual = jax.jit(shifted.view_contrast)(np.float32(hidden), keep, np.ones(5, bool))
+    expected = contrast_by_loops(hidden, keep, np.ones(5, bool), 0.05)  # SimCSE's temperature
+    np.testing.assert_allclose(usual.loss, expected, rtol=1e-3, atol=1e-5)
     same = jnp.ones((4, 2, 8)) * jnp.array([1.0, 0.0])[None, :, None]
     alike = shifted.view_contrast(same, jnp.ones((4, 2, 2, 8), bool), jnp.ones(4, bool))
     np.testing.assert_allclose(alike.loss, np.log(4), rtol=1e-5)
@@ -52,6 +61,11 @@ def test_the_difference_is_the_papers_sum():
     np.testing.assert_allclose(found.loss, [2 / 16 * whole, 2 / 4 * 0.5], rtol=1e-6)
     alone = shifted.difference(jnp.ones((1, 2)), jnp.array([[True, False]]))
     assert not alone.live[0] and alone.loss[0] == 0
+    assert found.live.tolist() == [True, True]
+    some, nothing = np.array([[np.nan, 2.0, 1.0], [np.nan] * 3]), np.array([[False, True, True], [False] * 3])
+    slope = jax.jit(jax.grad(lambda x: shifted.difference(x, nothing).loss.sum()))(np.float32(some))
+    there = sigma(1) * (1 - sigma(1)) / 2
+    np.testing.assert_allclose(slope, [[0, there, -there], [0, 0, 0]], rtol=1e-5)
 
 
 @functools.cache

@@ -110,3 +110,40 @@ def test_padding_is_not_looked_at(fn):
         assert np.isfinite(np.asarray(value, float)).all()
     np.testing.assert_array_equal(np.where(MASK, 0, fn(hidden).loss), 0)
     np.testing.assert_array_equal(fn(hidden).loss, fn().loss)
+
+
+def test_the_published_bounds_and_that_there_is_no_cap():
+    """.2 on either side by default, of the probability for one and of the ratio for the other."""
+    mask, mu = np.ones((1, 4), bool), np.log(np.float32([[0.3, 0.3, 0.6, 0.6]]))
+    log_probs = np.log(np.float32([[0.49, 0.51, 0.41, 0.39]]))
+    advantages = np.float32([[1.0, 1.0, -1.0, -1.0]])
+    out = stale.near_sampler(log_probs, mu, advantages, mask, behavior_log_probs=mu)
+    np.testing.assert_array_equal(out.clipped_high, [[False, True, False, False]])
+    np.testing.assert_array_equal(out.clipped_low, [[False, False, False, True]])
+    log_probs = np.log(np.float32([[0.3 * 1.19, 0.3 * 1.21, 0.6 * 0.81, 0.6 * 0.79]]))
+    young, old = np.ones((1, 4), np.int32), np.full((1, 4), 2, np.int32)
+    out = stale.interpolated(log_probs, mu, advantages, mask, behavior_log_probs=mu, lags=young)
+    np.testing.assert_array_equal(out.clipped_high, [[False, True, False, False]])
+    np.testing.assert_array_equal(out.clipped_low, [[False, False, False, True]])
+    far = stale.interpolated(mu + 8.0, mu, -np.abs(advantages), mask, behavior_log_probs=mu, lags=old)
+    np.testing.assert_allclose(far.loss, np.full((1, 4), np.exp(8.0)), rtol=1e-5)  # prox / mu of pi / prox
+
+
+@pytest.mark.parametrize("fn", [stale.interpolated, stale.near_sampler])
+def test_what_is_data_has_no_gradient_and_padding_is_read_in_no_array(fn):
+    more = dict(lags=LAGS) if fn is stale.interpolated else {}
+    hidden = [np.where(MASK, x, np.nan).astype(np.float32) for x in (BATCH.log_probs, BATCH.advantages, MU)]
+
+    def total(part):
+        def summed(log_probs, advantages, behavior):
+            found = fn(log_probs, np.full_like(MU, np.nan), advantages, MASK, behavior_log_probs=behavior, **more)
+            return jnp.sum(getattr(found, part))
+
+        return summed
+
+    of = jax.grad(total("loss"), argnums=(0, 1, 2))(*hidden)
+    assert np.isfinite(of[0]).all() and not np.asarray(of[0])[~MASK].any()
+    assert not np.asarray(of[1]).any()
+    if fn is stale.interpolated:
+        assert not np.asarray(of[2]).any()
+    assert not np.asarray(jax.grad(total("ratio"))(*hidden)).any()

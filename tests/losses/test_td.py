@@ -159,3 +159,81 @@ def test_the_temperature_falls_where_the_entropy_is_above_its_target():
 def test_a_histogram_needs_ends_in_order():
     with pytest.raises(ValueError, match="low=1.0 must be below high=1.0"):
         value_heads.categorical(low=1.0, high=1.0)
+
+
+def test_what_is_data_is_not_differentiated():
+    _, rewards, discounts, rng = data(5)
+    values, targets, following = rng.normal(size=(3, N)).astype(np.float32)
+    total = lambda fn: lambda *x: jnp.sum(fn(*x))  # noqa: E731
+    assert not any(x.any() for x in jax.grad(total(td.td_target), (0, 1, 2))(rewards, discounts, following))
+    of_values, of_targets = jax.grad(total(td.squared), (0, 1))(values, targets)
+    np.testing.assert_allclose(of_values, values - targets, rtol=1e-5)
+    assert not of_targets.any()
+    logits, theta = rng.normal(size=(2, N, K)).astype(np.float32)
+    probs = np.array(jax.nn.softmax(logits))
+    atoms = np.linspace(-1.0, 2.0, K).astype(np.float32)
+    for moved in jax.grad(total(td.project), (1, 2, 3))(atoms, probs, rewards, discounts):
+        assert not moved.any()
+    assert not jax.grad(total(td.cross_entropy), 1)(logits, probs).any()
+    assert not jax.grad(total(td.quantile_huber), 1)(logits, theta).any()
+
+
+def test_published_numbers():
+    """Huber's losses have their bend at 1; C51 has 51 atoms, QR-DQN 32 quantiles here; no bend for one number."""
+    values, zeros = np.float32([0.5, 1.05, -3.0]), np.zeros(3, np.float32)
+    np.testing.assert_allclose(td.huber(values, zeros), [0.125, 0.55, 2.5], rtol=1e-5)
+    np.testing.assert_allclose(td.quantile_huber(zeros[:, None], values[:, None]), [0.0625, 0.275, 1.25], rtol=1e-5)
+    head = value_heads.scalar()
+    loss, error = head.loss(10 * values[:, None], zeros, zeros, zeros[:, None])
+    np.testing.assert_allclose(loss, 50 * values**2, rtol=1e-5)
+    np.testing.assert_allclose(error, 10 * np.abs(values), rtol=1e-5)
+    bent = value_heads.scalar(delta=2.0).loss(10 * values[:, None], zeros, zeros, zeros[:, None])[0]
+    np.testing.assert_allclose(bent, 2 * (10 * np.abs(values) - 1), rtol=1e-5)
+    heads = [head, value_heads.categorical(low=-1.0, high=1.0), value_heads.quantile()]
+    assert [x.num_outputs for x in heads] == [1, 51, 32]
+    own, after = np.random.default_rng(6).normal(size=(2, 3, 32)).astype(np.float32)
+    rest = (values, zeros + 0.9, after)
+    np.testing.assert_allclose(
+        heads[2].loss(own, *rest)[0], value_heads.quantile(num_quantiles=32, kappa=1.0).loss(own, *rest)[0]
+    )
+    np.testing.assert_allclose(
+        heads[2].loss(own, *rest)[0], td.quantile_huber(own, values[:, None] + np.float32(0.9) * after), rtol=1e-5
+    )
+
+
+def test_values_are_of_any_shape_and_errors_are_data():
+    rng = np.random.default_rng(7)
+    rewards, discounts = rng.normal(size=N).astype(np.float32), np.float32([0.9, 0.0, 0.9, 0.5, 0.9])
+    atoms = np.linspace(-2.0, 2.0, K)
+    reads = {
+        value_heads.scalar(): lambda x: x[..., 0],
+        value_heads.categorical(low=-2.0, high=2.0, num_atoms=K): lambda x: np.array(jax.nn.softmax(x)) @ atoms,
+        value_heads.quantile(num_quantiles=K): lambda x: x.mean(-1),
+    }
+    for head, read in reads.items():
+        outputs = rng.normal(size=(2, 3, head.num_outputs)).astype(np.float32)
+        np.testing.assert_allclose(head.values(outputs), read(outputs), rtol=1e-4, atol=1e-5)
+        own, after = rng.normal(size=(2, N, head.num_outputs)).astype(np.float32)
+        error = lambda *x, head=head: jnp.sum(head.loss(*x)[1])  # noqa: E731
+        assert not any(x.any() for x in jax.grad(error, (0, 1, 2, 3))(own, rewards, discounts, after))
+        loss = lambda *x, head=head: jnp.sum(head.loss(*x)[0])  # noqa: E731
+        assert not any(x.any() for x in jax.grad(loss, (1, 2, 3))(own, rewards, discounts, after))
+    # C51's error is the KL from the projection, which has entries of 0 where the task has ended.
+    head = value_heads.categorical(low=-2.0, high=2.0, num_atoms=K)
+    own, after = rng.normal(size=(2, N, K)).astype(np.float32)
+    p = np.array(td.project(jnp.float32(atoms), jax.nn.softmax(after), rewards, discounts), np.float64)
+    q = np.array(jax.nn.softmax(own), np.float64)
+    expected = [sum(a * np.log(a / b) for a, b in zip(*rows, strict=True) if a > 0) for rows in zip(p, q, strict=True)]
+    assert (p == 0).any()
+    np.testing.assert_allclose(head.loss(own, rewards, discounts, after)[1], expected, rtol=1e-3, atol=1e-5)
+    with pytest.raises(ValueError, match="num_atoms=1 2 or more"):
+        value_heads.categorical(low=0.0, high=1.0, num_atoms=1)
+    assert value_heads.categorical(low=0.0, high=1.0, num_atoms=2).num_outputs == 2
+
+
+def test_sacs_actor_moves_the_policy_and_not_the_temperature():
+    log_probs, values = np.random.default_rng(8).normal(size=(2, N)).astype(np.float32)
+    of = jax.grad(lambda *x: jnp.sum(actor.soft(*x)), (0, 1, 2))(log_probs, values, jnp.float32(0.3))
+    np.testing.assert_allclose(of[0], 0.3, rtol=1e-6)
+    np.testing.assert_array_equal(of[1], -1.0)
+    assert of[2] == 0

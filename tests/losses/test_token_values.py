@@ -104,6 +104,27 @@ def test_gradients_are_the_documented_ones():
     assert not by_v[~MASK].any() and not by_q[:, ~MASK].any()
 
 
+def test_what_the_model_did_not_say_is_read_by_no_loss_and_the_published_numbers():
+    """nan in every array outside of the mask; discount .99, expectile .95, no conservative term by default."""
+    mask, bad = jnp.asarray(MASK), lambda x: f32(np.where(MASK, x, np.nan))  # noqa: E731
+    q = f32(np.where(MASK[None, :, :, None], Q, np.nan))
+    target = f32(np.where(MASK[None], TARGET, np.nan))
+    targets = [{t: REWARDS[b, t] + 0.99 * v for t, v in loop_next(b).items()} for b in range(B)]
+
+    def both(q, v, rewards):
+        found = token_values.ilql(q, f32(ACTIONS), v, bad(following()), target, rewards, mask)
+        returns = token_values.returns_to_go(rewards, mask, discount=0.9)
+        spoilt = jnp.where(mask, returns, jnp.nan)
+        alone = token_values.monte_carlo(q, f32(ACTIONS), spoilt, mask)
+        return jnp.sum(found) + jnp.sum(alone), (found, alone)
+
+    slopes, (found, alone) = jax.grad(both, (0, 1), has_aux=True)(q, bad(VALUES), bad(REWARDS))
+    np.testing.assert_allclose(found, loop(Q, targets, 0.0, VALUES), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(alone, loop(Q, [loop_returns(b, 0.9) for b in range(B)], 0.0), rtol=1e-5, atol=1e-6)
+    assert all(np.isfinite(x).all() for x in slopes)
+    assert not np.asarray(slopes[1])[~MASK].any() and not np.asarray(slopes[0])[:, ~MASK].any()
+
+
 def test_what_the_model_did_not_say_cannot_poison_a_loss():
     bad_q, bad_v = np.where(MASK[None, :, :, None], Q, np.inf), np.where(MASK, VALUES, np.nan)
     grads = jax.grad(lambda q, v: ilql(q, v, conservative=0.3).sum(), (0, 1))(f32(bad_q), f32(bad_v))

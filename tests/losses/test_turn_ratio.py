@@ -1,5 +1,6 @@
 """losses/policy/turns.py: one ratio per turn is one per row for one turn, and one per token for turns of one token."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -39,6 +40,21 @@ def test_two_turns_by_hand():
     found = turn_clip(log_ratio, np.zeros_like(log_ratio), advantages, mask, turns=number)
     np.testing.assert_allclose(found.ratio, [[np.exp(0.2), np.exp(0.2), 1.0, np.exp(-0.4)]], rtol=1e-6)
     np.testing.assert_allclose(found.loss, [[-2 * 1.2, -2 * 1.2, 0.0, 0.8]], rtol=1e-6)  # both clips are active
+    np.testing.assert_array_equal(found.clipped_high, [[True, True, False, False]])
+    np.testing.assert_array_equal(found.clipped_low, [[False, False, False, True]])
+    hidden = [np.where(mask, x, np.nan) for x in (log_ratio, np.zeros_like(log_ratio), advantages)]
+    same(turn_clip(*hidden, mask, turns=number), found)
+    whole = turn_clip(*hidden, mask, turns=number, geometric=False)
+    np.testing.assert_allclose(whole.ratio, [[np.exp(0.4), np.exp(0.4), 1.0, np.exp(-0.4)]], rtol=1e-6)
+    # A turn's ratio beyond float32 is clipped, and its tokens have no gradient and no nan.
+    far = np.where(mask, 200.0, 0.0).astype(np.float32)
+    value, slope = jax.jit(
+        jax.value_and_grad(
+            lambda x: jnp.sum(turn_clip(x, np.zeros_like(far), np.abs(advantages), mask, turns=number).loss)
+        )
+    )(far)
+    np.testing.assert_allclose(value, -1.2 * (2 + 2 + 1), rtol=1e-6)
+    np.testing.assert_array_equal(slope, 0.0)
 
 
 def test_it_obeys_the_laws():

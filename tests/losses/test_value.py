@@ -9,7 +9,7 @@ import optax
 import pytest
 
 from rl_jax.core.binding import needs, public_functions
-from rl_jax.losses import aggregate, value
+from rl_jax.losses import aggregate, turn_critics, value
 from rl_jax.losses.value import Support
 from tests.numpy_loops import value as reference
 from tests.oracles import verl
@@ -391,3 +391,23 @@ def test_two_bins_at_0_and_1_are_the_cross_entropy_of_a_probability():
     expected = -(returns * np.log(probability) + (1 - returns) * np.log1p(-probability))
     np.testing.assert_allclose(out.loss, np.where(mask, expected, 0.0), rtol=1e-5, atol=1e-7)
     np.testing.assert_allclose(gradient[..., 1], np.where(mask, probability - returns, 0.0), rtol=1e-5, atol=1e-7)
+
+
+def test_critics_of_turns_have_squared_errors_on_the_last_tokens():
+    """ArCHer: summed over the critics, not halved; nan elsewhere, and no gradient of the returns."""
+    rng = np.random.default_rng(3)
+    mask = np.bool_([[1, 0, 1], [0, 1, 0]])
+    values, returns = (np.where(mask[..., None], x, np.nan).astype(np.float32) for x in rng.normal(size=(2, 2, 3, 4)))
+
+    def total(values, returns):
+        found = turn_critics.squared_errors(values, returns, mask)
+        return jnp.sum(found[0]), found
+
+    of, found = jax.grad(total, argnums=(0, 1), has_aux=True)(values, returns)
+    gap = np.where(mask[..., None], values - returns, 0.0)
+    np.testing.assert_allclose(found[0], (gap**2).sum(axis=2), rtol=1e-5)
+    np.testing.assert_allclose(of[0], 2 * gap, rtol=1e-5)
+    assert not np.asarray(of[1]).any() and found[1].shape == mask.shape and not np.asarray(found[1]).any()
+    for bad in ((values, returns[..., :1], mask), (values, returns, mask[:, :1])):
+        with pytest.raises(AssertionError):
+            turn_critics.squared_errors(*bad)

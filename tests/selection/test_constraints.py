@@ -30,6 +30,8 @@ def test_a_violation_is_told_from_a_low_reward():
     own, passes = constraints.split(jnp.asarray(found))
     np.testing.assert_allclose(own, [1.0, -6.0, 0.5, 14.0], atol=1e-4)
     assert passes.tolist() == [True, True, False, False]
+    low = constraints.split(jnp.array([-0.45, -0.55]) * PENALTY)  # the bound is in the middle
+    assert low[1].tolist() == [True, False]
     free = constrained(terms, weights, by=())
     np.testing.assert_array_equal(free, 2 * terms["r"])
     nested = constrained(terms, weights, by=("polite",), of=dict(fn="clip", low=-1.0, high=1.0))
@@ -86,6 +88,9 @@ def test_codpos_pair_is_the_best_that_passes_and_the_worst_that_fails():
         assert rest[worst] and r[row, worst] == min(r[row, rest])
         kinds.add("all" if good.all() else "some")
     assert kinds == {"none", "all", "some"}
+    # Equal rewards: no pair where all pass, or none; one where some fail. Each prompt is by itself.
+    few = jnp.array([[0.5] * 3, [0.5 - PENALTY] * 3, [0.5, 0.5 - PENALTY, 0.5], [0.5, 1.0, 0.5]])
+    assert constraints.codpo_pair(few, KEY).present[:, 0, 0].tolist() == [False, False, True, True]
     # trl's masked product takes a violation for the best where the rewards that pass are negative.
     assert constraints.codpo_pair(jnp.array([[-2.0, 1.0 - PENALTY]]), KEY).indices.tolist() == [[[0, 1]]]
 
@@ -112,6 +117,15 @@ def test_crraft_is_the_likelihood_of_the_best_by_its_value():
     u = np.float32([[1.0, -2.0, 0.0], [11.0, -2.0, 0.0], [1.0, 1.0, 3.0], [1.0, 1.0, 0.0], [0.5, 1.0, 0.0]])
     baseline = np.tile([False, False, True], (5, 1))
     present = values > 0
+
+    # The bound is 10 nats by default, and belongs to what is near; what is absent is no best, whatever its value.
+    edges = np.float32([[10.0, -2.0, 0.0], [10.5, -2.0, 0.0], [1.0, 1.0, 10.5], [1.0, 1.0, 10.0]])
+    worth = np.float32([[0.9, 0.6, 0.5], [0.9, 0.6, 0.5], [0.0, 0.0, 0.5], [0.0, 0.0, 0.5]])
+    found = ranked.crraft(edges, worth > 0, None, rewards=worth, sequence_scores=edges, from_reference=baseline[:4])
+    np.testing.assert_allclose(found, [-9.0, 1.2, 0.0, -5.0], rtol=1e-6)
+    absent = np.bool_([[0, 1, 1], [0, 0, 1], [1, 1, 0], [0, 0, 0]])
+    found = ranked.crraft(edges, absent, None, rewards=worth, sequence_scores=edges, from_reference=baseline[:4])
+    np.testing.assert_allclose(found, [1.2, -0.0, 0.0, 0.0], atol=1e-6)
 
     def loss(u):
         return ranked.crraft(u, present, None, rewards=values, sequence_scores=u, from_reference=baseline, kl_max=10.0)
@@ -149,6 +163,7 @@ def test_crpgs_advantage_is_the_loop():
     np.testing.assert_allclose(found, expected - expected.mean(), rtol=1e-3, atol=1e-4)
     with pytest.raises(ValueError, match="kl_max=0 must be above 0"):
         constraints.crpg(rewards.reshape(-1), kl_max=0, **more)
+    assert np.isfinite(constraints.crpg(rewards.reshape(-1), kl_max=0.5, **more)).all()  # any number above 0
 
 
 def test_without_constraints_and_kl_crpg_is_a_policy_gradient_on_sigmoid_rewards():

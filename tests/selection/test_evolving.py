@@ -56,6 +56,11 @@ def test_new_tasks_are_made_of_failed_ones():
         numbers = {int(x) for x in record["prompt"].removesuffix("=").replace("-", "+").split("+")}
         assert numbers <= {12, 50, 7, 33, 8}
     assert len({record["prompt"] for record in made}) > 15
+    # One of three terms is asked for, of which -6 comes first: a sum begins without a sign.
+    draws = iter(([4, 5, -6], -6, 5, -4))
+    made = evolving.similar_sum([{"prompt": "4+5-6="}], SimpleNamespace(choice=lambda _: next(draws)))
+    assert made["prompt"] == "6+5-4=" and made["completion"] == "11=7"
+    assert json.loads(made["info"]) == {"answer": 7, "num_operands": 3, "steps": ["11", "7"]}
     for bad, said in (([{"prompt": "two"}], "'two' is no sum"), ([], "needs a failed task")):
         with pytest.raises(ValueError, match=said):
             evolving.similar_sum(bad, random.Random(0))
@@ -66,10 +71,20 @@ def test_what_is_kept():
     assert evolving.learnable(np.array(success)).tolist() == [0.05 <= p <= 0.75 for p in success]
     with pytest.raises(ValueError, match="low=0.8 and high=0.75"):
         evolving.learnable(np.zeros(1), low=0.8)
-    probs = np.array([[0.9, 0.9, 0.1], [0.99, 0.99, 0.99], [0.2, 0.9, 0.9], [0.5, 0.7, 0.7]])
-    mask = np.array([[1, 1, 0], [1, 1, 1], [1, 1, 0], [0, 0, 0]], bool)
-    # Geometric means .9, .99, .42; the last row has no token.
-    assert evolving.familiar(np.log(probs), mask).tolist() == [True, False, False, False]
+    for wrong in (dict(low=-0.1), dict(high=1.5)):
+        with pytest.raises(ValueError, match="must be shares in this order"):
+            evolving.learnable(np.zeros(1), **wrong)
+    assert evolving.learnable(np.array([0.0, 0.5, 1.0]), low=0, high=1).all()
+    assert evolving.learnable(np.array([0.4, 0.5]), low=0.5, high=0.5).tolist() == [False, True]
+    probs = [[0.9, 0.9, 0.1], [0.99, 0.99, 0.99], [0.2, 0.9, 0.9], [0.5, 0.7, 0.7], [0.53, 0.01, 0.01], [0.4, 1, 1]]
+    mask = np.array([[1, 1, 0], [1, 1, 1], [1, 1, 0], [0, 0, 0], [1, 0, 0], [1, 0, 0]], bool)
+    # Geometric means .9, .99, .42, .53 and .4; the fourth row has no token.
+    kept = [True, False, False, False, True, False]
+    assert evolving.familiar(np.log(probs), mask).tolist() == kept
+    assert evolving.familiar(np.where(mask, np.log(probs), np.nan), mask).tolist() == kept
+    # Rounding above a probability of 1 is 1; a row without a token is nobody's, whatever the bounds.
+    rounded = evolving.familiar(np.full((2, 3), 1e-4), np.array([[1, 1, 1], [0, 0, 0]], bool), low=0.0, high=1.0)
+    assert rounded.tolist() == [True, False]
 
 
 def test_solved_tasks_make_room_for_new_ones(monkeypatch):

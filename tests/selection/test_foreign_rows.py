@@ -66,12 +66,22 @@ def test_rows_are_laid_out_as_a_sampler_does():
         foreign_rows.prompts_of(found), *foreign_rows.sampled_of(found)[:1], 3, pad_id=0, eos_ids=(2,)
     )
     np.testing.assert_array_equal(again.batch.tokens, found.batch.tokens)
+    np.testing.assert_array_equal(again.sampled_log_probs, np.float32(again.completion_mask))  # 1: unknown
+    assert foreign_rows.sampled_of(found) == ([[7, 2], [7, 8, 9]], [[-1.0, -2.0], [-3.0] * 3])
+    said = [[7, 8, 9, 6], [2]], [[-1.0] * 4, [-2.0]]  # longer than the prompts
+    longer = foreign_rows.lay_out(prompts, said[0], 4, pad_id=0, eos_ids=(2,), log_probs=said[1])
+    assert foreign_rows.sampled_of(longer) == said
+    open_ended = foreign_rows.lay_out(prompts, [[7], [7, 2]], 3, pad_id=2, eos_ids=(2,))  # the pad is no end
+    assert open_ended.finished.tolist() == [False, True] and open_ended.truncated.tolist() == [True, False]
     known = foreign_rows.with_own_log_probs(again, np.full((2, 3), -7.0, np.float32)).sampled_log_probs
     np.testing.assert_array_equal(known, [[-7, -7, 0], [-7] * 3])
 
 
 def test_critiques():
     assert critiques.verdict("7", {}, False) == "It is wrong."
+    assert critiques.verdict("8", {}, True) == "The answer is right."
+    said = critiques.right_answer("8", {"sum": 8}, True, field="sum", text="{verdict}: {answer}")
+    assert said == "right: 8"
     assert critiques.right_answer("7", {"answer": 8}, False) == "The answer is wrong. The right answer is 8."
     with pytest.raises(ValueError, match="info has no 'answer'; it has: sum"):
         critiques.right_answer("7", {"sum": 8}, False)

@@ -30,6 +30,22 @@ def test_a_hint_shows_that_share_of_the_chunks_where_they_stand(share, shown):
     assert len(seen) == 1 if shown in (0, 5) else len(seen) > 3
 
 
+def test_a_reference_is_cut_and_the_rest_of_its_chunks_is_not_shown():
+    rng = np.random.default_rng(2)
+    found = inpainting.hint(np.arange(10), 1.0, 5, mask_id=MASK, min_chunk=2, max_chunk=2, rng=rng)
+    np.testing.assert_array_equal(found, [0, 1, 2, 3, MASK])
+    assert found.dtype == np.int32
+    # int(K (1 - share)) are masked: of one chunk half of one is none, of five .2 x 5 is 1 in spite of rounding.
+    for length, share, masked in ((2, 0.5, 0), (2, 0.0, 1), (10, 0.8, 1), (20, 0.41, 5)):
+        found = inpainting.hint(np.arange(length), share, length, mask_id=MASK, min_chunk=2, max_chunk=2, rng=rng)
+        assert (found == MASK).sum() == 2 * masked
+    assert inpainting.chunks_of(6, 3, 3, rng) == [(0, 3), (3, 6)]
+    assert inpainting.chunks_of(1, 1, 2, rng) == [(0, 1)]
+    sizes = {end - start for _ in range(20) for start, end in inpainting.chunks_of(30, 1, 3, rng)}
+    assert sizes == {1, 2, 3}
+    assert inpainting.hopeless_groups(np.array([0.0, 0.5, -1.0, 0.0]), 2).tolist() == [False, True]
+
+
 def test_only_groups_without_a_success_are_replaced_and_by_right_answers_only():
     success = np.array([0, 0, 0, 1, 0, 0, 0, 0, 0], np.float32)
     hopeless = inpainting.hopeless_groups(success, 3)

@@ -1,5 +1,6 @@
 """selection/latent_strategies.py and kuhn_talk.py (LSPO): k-means, CFR against Kuhn poker's, the judge's rewards."""
 
+import functools
 import itertools
 import json
 import random
@@ -42,6 +43,83 @@ def test_the_regret_of_one_round_by_hand():
     np.testing.assert_allclose(twice.policy["right"], [0.25, 0.75])
 
 
+# Moves by turns, chance below a decision, and an information set of two nodes.
+TURNS = Decision(1, "a", (1, Decision(0, "b", (2.0, Decision(1, "c", (-1.0, Decision(0, "d", (0.5, 3))))))))
+GAME = Chance((0.25, 0.75), (TURNS, Decision(0, "e", (Chance((0.5, 0.5), (4, -2.0)), Decision(1, "a", (0.0, -3.0))))))
+MIXED = {
+    "a": np.array([[0.9, 0.1], [0.5, 0.5], [0.0, 1.0]]),
+    "b": np.array([[1.0, 0.0], [0.3, 0.7]]),
+    "c": np.array([[0.2, 0.8], [0.9, 0.1]]),
+    "d": np.eye(2),
+    "e": np.array([[0.6, 0.4], [0.0, 1.0]]),
+}
+
+
+def endings(node, steps=()):
+    """(steps, what player 0 gets) of each way through a game; a step is (player or None, name or chance, action)."""
+    if isinstance(node, int | float):
+        yield steps, node
+        return
+    for action, child in enumerate(node.children):
+        known = (node.player, node.infoset) if isinstance(node, Decision) else (None, node.probs[action])
+        yield from endings(child, (*steps, (*known, action)))
+
+
+def chance_of(acts, step):
+    player, name, action = step
+    return name if player is None else acts[name][action]
+
+
+def cfr_by_endings(game, effects, rounds):
+    """Regrets and played strategies as sums over whole ways through the game, their probabilities as products."""
+    regrets = {name: np.zeros(len(effects[name])) for name in effects}
+    played = {name: np.zeros(len(effects[name])) for name in effects}
+    for _ in range(rounds):
+        said = {}
+        for name, total in regrets.items():
+            up = np.maximum(total, 0)
+            said[name] = up / up.sum() if up.sum() else np.full(len(up), 1 / len(up))
+        acts = {name: said[name] @ effects[name] for name in effects}
+        chance = functools.partial(chance_of, acts)
+        values, before = {name: np.zeros(len(said[name])) for name in effects}, {}
+        for steps, gain in endings(game):
+            for at, (player, name, action) in enumerate(steps):
+                if player is None:
+                    continue
+                others = np.prod([chance(s) for s in steps[:at] if s[0] != player])
+                after = np.prod([chance(s) for s in steps[at + 1 :]])
+                values[name] += others * after * (gain if player == 0 else -gain) * effects[name][:, action]
+                before[name, steps[:at]] = np.prod([chance(s) for s in steps[:at] if s[0] in (player, None)])
+        for (name, _), reach in before.items():
+            played[name] += reach * said[name]
+        for name, value in values.items():
+            regrets[name] += value - said[name] @ value
+    policy = {name: x / x.sum() for name, x in played.items()}
+    return {name: x / rounds for name, x in regrets.items()}, policy
+
+
+@pytest.mark.parametrize("rounds", [1, 4])
+def test_regrets_and_strategies_are_sums_over_whole_games(rounds):
+    found = latent.solve(GAME, MIXED, rounds=rounds)
+    regrets, policy = cfr_by_endings(GAME, MIXED, rounds)
+    for name in MIXED:
+        np.testing.assert_allclose(found.regrets[name], regrets[name], rtol=1e-12, atol=1e-14)
+        np.testing.assert_allclose(found.policy[name], policy[name], rtol=1e-12)
+
+
+def test_what_no_game_comes_to_is_uniform_and_what_is_not_whole_is_refused():
+    game = Decision(0, "x", (1.0, Decision(0, "y", (0, 2.0))))
+    found = latent.solve(game, {"x": np.array([[1.0, 0.0]]), "y": np.array([[1.0, 0.0], [0.5, 0.5], [0.0, 1.0]])})
+    np.testing.assert_allclose(found.policy["y"], 1 / 3)
+    np.testing.assert_array_equal(found.policy["x"], [1.0])
+    plain = latent.solve(TURNS, MIXED, rounds=300).regrets  # 300 rounds are the default
+    np.testing.assert_array_equal(latent.solve(TURNS, MIXED).regrets["a"], plain["a"])
+    with pytest.raises(ValueError, match="the information set 'y' needs effects of its 2 actions"):
+        latent.solve(game, {"x": np.eye(2)})
+    with pytest.raises(ValueError, match="zip"):
+        latent.solve(Chance((0.5, 0.25, 0.25), (1.0, 2.0)), {})
+
+
 def test_strategies_that_mix_moves_still_come_to_the_equilibrium():
     """Three clusters per card, one of which does both moves: the moves' gap falls as with pure ones."""
     mixed = dict.fromkeys(PURE, np.array([[1.0, 0.0], [0.4, 0.6], [0.1, 0.9]]))
@@ -64,8 +142,24 @@ def test_k_means_finds_the_groups_and_stops_at_a_fixed_point():
     np.testing.assert_array_equal(labels, [np.argmin(((p - centres) ** 2).sum(1)) for p in points])
     assert set(latent.clustered(np.ones((4, 2)), 3)) == {0}, "equal points are one cluster"
     assert set(latent.clustered(np.array([[0.0], [0.0], [1.0]]), 5)) == {0, 1}
-    with pytest.raises(ValueError, match="a cluster or more"):
-        latent.clustered(points, 0)
+    assert latent.clustered(points, 1).tolist() == [0] * 60
+    for wrong, clusters in ((points, 0), (points[:, 0], 2), (points[:0], 2)):
+        with pytest.raises(ValueError, match="a cluster or more"):
+            latent.clustered(wrong, clusters)
+
+
+def test_k_means_by_hand():
+    """The first centre is the point farthest from the mean, the next the one farthest from those before it."""
+    line = np.array([[0], [1], [10], [11], [30]])
+    assert latent.clustered(line, 3).tolist() == [1, 1, 2, 2, 0]
+    assert latent.clustered(line, 2).tolist() == [1, 1, 1, 1, 0]
+    # From the centres 10 and 0 the 4.9 is 0's; those of the first step, 8 and 1.2, give it to the other.
+    line = np.array([[0.0], [0.0], [0.0], [4.9], [6.0], [10.0]])
+    assert latent.clustered(line, 2, rounds=0).tolist() == [1, 1, 1, 1, 0, 0]
+    for more in ({}, dict(rounds=1)):
+        assert latent.clustered(line, 2, **more).tolist() == [1, 1, 1, 0, 0, 0]
+    assert latent.clustered(np.array([[0.0], [1e-7]]), 2).tolist() == [0, 0], "equal but for rounding"
+    assert latent.clustered(np.array([[0.0], [0.5]]), 2).tolist() == [0, 1]
 
 
 def test_what_clusters_do_is_the_share_of_their_texts():

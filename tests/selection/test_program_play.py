@@ -50,6 +50,41 @@ def test_what_cannot_be_asked():
         question("", "none", never)
 
 
+def identity(program, inputs):
+    return list(inputs)
+
+
+def test_the_ends_of_what_is_asked():
+    """Of texts: 10 000 characters at most; of prompts and proposals: 48, by default, and all ASCII."""
+    assert program_play.literal(" 3 ") == (True, 3) and program_play.literal("f") == (False, None)
+    assert program_play.literal(" " * 9_999 + "1") == (True, 1)
+    assert program_play.literal(" " * 10_000 + "1") == (False, None)
+    padding = 10_000 - len(DOUBLE)
+    assert program_play.is_program(DOUBLE + " " * padding) and not program_play.is_program(DOUBLE + " " * (padding + 1))
+    assert program_play.is_program(f"y=2\n{DOUBLE}") and not program_play.is_program("class f:\n def f(x):return x")
+    assert not program_play.is_program(f"from os import path\n{DOUBLE}") and not program_play.is_program("def f(")
+    assert question(program_play.SEED, "deduction", identity) == program_play.SPARE
+
+    word = "a" * (47 - len("def f(x):return x#''"))
+    longest = f"def f(x):return x#'{word}'"
+    assert question(longest, "deduction", identity).prompt == f"{longest}=" and len(longest) == 47
+    assert question(longest.replace("a'", "aa'"), "deduction", identity) is None
+    assert question(longest, "deduction", identity, longest=47) is None
+    proposal = f"def f(x):return x%2#{'1' * 28}"  # its prompt ends in #?=1:, but the proposal has all of the digits
+    assert len(proposal) == 48 and question(proposal, "abduction", lambda *_: [1]).prompt == "def f(x):return x%2#?=1:"
+    assert question(f"{proposal}1", "abduction", lambda *_: [1]) is None
+    assert question("def f(x):return x#'é'", "deduction", identity) is None
+
+    assert question("1;2", "induction", identity, program=DOUBLE, num_inputs=2) == Question(
+        "induction", "1=1:", DOUBLE, [2], [2]
+    )
+    assert question("1;2;3;4", "induction", identity, program=DOUBLE).prompt == "1=1;2=2:"
+    assert question("1;2;3;4", "induction", lambda *_: None, program=DOUBLE) is None
+    assert question("1;2;3;4", "induction", identity, program="def g(x):return x") is None
+    with pytest.raises(ValueError, match="num_inputs=1 at least 2"):
+        question("1", "induction", identity, program=DOUBLE, num_inputs=1)
+
+
 def test_a_proposal_is_worth_what_can_be_learned_from_it():
     asked = [program_play.SPARE] * 4 + [None]
     accuracy = np.array([0.0, 0.125, 0.75, 1.0, 9.0])

@@ -34,6 +34,10 @@ def test_a_rewritten_sum_has_the_same_answer(question):
     assert rewriting.simplify("3+5-2+7=", random.Random(0)) == "8-2+7="
     orders = {rewriting.diversify("3+5-2+7=", random.Random(seed)) for seed in range(30)}
     assert len(orders) > 5 and "3+5-2+7=" not in orders and not any(order.startswith("-") for order in orders)
+    assert rewriting.simplify("1+2-4=", random.Random(0)) == "3-4="
+    for short in ("12-8=", "5+5="):  # no other order, or none with a plus sign first
+        assert rewriting.simplify(short, random.Random(0)) == rewriting.diversify(short, random.Random(0)) == short
+    assert {rewriting.diversify("5+0=", random.Random(seed)) for seed in range(3)} == {"0+5="}
     with pytest.raises(ValueError, match="'two and two' is no sum"):
         rewriting.simplify("two and two", random.Random(0))
 
@@ -44,6 +48,12 @@ def test_buckets_and_places():
     np.testing.assert_array_equal(rewriting.difficulty(accuracy), expected)
     with pytest.raises(ValueError, match="hard=0.8 and medium=0.7"):
         rewriting.difficulty(accuracy, hard=0.8)
+    for wrong in (dict(hard=-0.1), dict(medium=1.5)):
+        with pytest.raises(ValueError, match="must be shares in this order"):
+            rewriting.difficulty(accuracy, **wrong)
+    np.testing.assert_array_equal(rewriting.difficulty(np.array([0.29, 0.31, 0.69, 0.71])), [0, 1, 1, 2])
+    np.testing.assert_array_equal(rewriting.difficulty(accuracy, hard=0, medium=1), [0] + [1] * 10)
+    np.testing.assert_array_equal(rewriting.difficulty(accuracy, hard=0.5, medium=0.5), [0] * 6 + [2] * 5)
     kinds = np.array([1, 2, 0, 0, 2, 1])
     # Hard ones first, into the easy ones' places 1 and 4, then into their own; what is not useful stays out.
     assert rewriting.slots(kinds, np.array([1, 1, 1, 1, 1, 0], bool)) == [(1, 2), (4, 3), (0, 0)]

@@ -26,6 +26,7 @@ def shares(name, **keywords):
     ("name", "keywords", "weights"),
     [
         ("power", {}, [[0, 1, 4, 9], [4, 1, 1, 0]]),
+        ("power", {"exponent": 1.0}, [[0, 1, 2, 3], [2, 1, 1, 0]]),
         ("power", {"exponent": 0.0}, [[1] * 4, [1] * 4]),
         ("best_worst", {}, [[1, 0, 0, 1], [1, 1, 1, 0]]),
         ("best_random", {}, [[1, 1, 1, 4], [1, 4, 4, 1]]),
@@ -61,3 +62,16 @@ def test_every_weight_has_its_1e_8():
     }
     np.testing.assert_array_equal(found, drawn[1e-8])
     assert (drawn[1e-8] != drawn[1.1e-8]).any()
+
+
+def test_the_best_rows_have_verls_weights():
+    """.4 and .1: the draws of a categorical with these weights, by the same key; not those of .44, or of .11."""
+    rewards = jnp.asarray(np.arange(256) % 5 == 0, jnp.float32)
+    found = rows.best_random(rewards, jax.random.key(0), group_size=256)
+
+    def drawn(best, others):
+        logits = jnp.log(jnp.where(rewards > 0, best, others) + 1e-8)[None, None]
+        return jax.random.categorical(jax.random.key(0), logits, axis=-1, shape=(1, 256))[0]
+
+    np.testing.assert_array_equal(found, drawn(0.4, 0.1))
+    assert (drawn(0.44, 0.1) != found).any() and (drawn(0.4, 0.11) != found).any()

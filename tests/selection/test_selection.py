@@ -152,6 +152,34 @@ def test_one_candidate_makes_no_pair():
         pair_selection.best_worst(REWARDS[:, :1], KEY)
 
 
+def test_how_many_candidates_each_choice_needs():
+    """Two for a pair and one for a list; rewards are floats."""
+    pairs = "first_pair", "random_pair", "best_worst", "best_random", "bradley_terry", "data_first", "given_pair"
+    for name, count in (dict.fromkeys(pairs, 2) | dict.fromkeys(("ranking", "best"), 1)).items():
+        choose = getattr(pair_selection, name)
+        assert choose(jnp.zeros((1, count)), KEY).indices.shape[0] == 1
+        with pytest.raises(ValueError, match=f"{count - 1} candidates per prompt; this selection needs {count} "):
+            choose(jnp.zeros((1, count - 1)), KEY)
+        with pytest.raises(AssertionError):
+            choose(jnp.zeros((1, count), int), KEY)
+    refused = (0, 2, "0 candidates per"), (1, 2, "most the 1 cand"), (4, 0, "=0 must"), (4, 6, "=6 must")
+    for count, number, said in refused:
+        with pytest.raises(ValueError, match=said):
+            pair_selection.rejection_sample(jnp.zeros((1, count)), KEY, num_samples=number, beta=0.5)
+
+
+def test_published_numbers_of_choices():
+    """8 accepted with beta .5; labels of temperature 1."""
+    rewards = jax.random.normal(jax.random.key(1), (40, 10))
+    found = pair_selection.rejection_sampled(rewards, KEY)
+    by_beta = {beta: pair_selection.rejection_sampled(rewards, KEY, num_samples=8, beta=beta) for beta in (0.5, 0.55)}
+    np.testing.assert_array_equal(found.indices, by_beta[0.5].indices)
+    assert (found.indices != by_beta[0.55].indices).any() and found.present.all()
+    drawn = pair_selection.bradley_terry(many(), KEY).indices
+    np.testing.assert_array_equal(drawn, pair_selection.bradley_terry(many(), KEY, temperature=1.0).indices)
+    assert (drawn != pair_selection.bradley_terry(many(), KEY, temperature=1.1).indices).any()
+
+
 def test_win_rates_by_hand():
     found = candidate_values.win_rate(jnp.array([[0.0, 1.0, 3.0]]), jnp.zeros((1, 0)), temperature=2.0)
     sigma = lambda x: 1 / (1 + np.exp(-x / 2.0))  # noqa: E731
@@ -175,6 +203,16 @@ def test_win_rates_of_a_judge_that_goes_round():
     wheel = jnp.array([[[0.5, 1.0, 0.0], [0.0, 0.5, 1.0], [1.0, 0.0, 0.5]]])  # rock, paper, scissors
     np.testing.assert_allclose(candidate_values.win_rates(wheel), [[0.5] * 3])
     np.testing.assert_allclose(candidate_values.win_rates(wheel, with_self=False), [[0.5] * 3])
+
+
+def test_win_rates_with_and_without_oneself():
+    uneven = jnp.array([[[0.5, 0.9], [0.1, 0.5]]])
+    np.testing.assert_allclose(candidate_values.win_rates(uneven), [[0.7, 0.3]], rtol=1e-6)
+    np.testing.assert_allclose(candidate_values.win_rates(uneven, with_self=False), [[0.9, 0.1]], rtol=1e-6)
+    with pytest.raises(AssertionError):
+        candidate_values.win_rates(uneven[:, :, :1])
+    found = candidate_values.preferences(jnp.array([[0.0]]), jnp.array([[1.0, -2.0]]))
+    np.testing.assert_allclose(found, [[[1 / (1 + np.e), 1 / (1 + np.exp(-2.0))]]], rtol=1e-5)
 
 
 def test_win_rate_against_opponents():
@@ -204,6 +242,26 @@ def test_schedules():
     hard = reference_policy.moving_average(begun, policy, 4, rate=1.0, every=4)[0].ref
     np.testing.assert_array_equal(hard["a"], policy["a"])
     np.testing.assert_array_equal(reference_policy.moving_average(begun, policy, 3, every=4)[0].ref["a"], start["a"])
+
+
+def test_schedules_by_default():
+    """Each step; .6 of the policy is mixed in; extrapolation goes .3 further than the last iteration came."""
+    first, policy, other = params(1.0, 2.0), params(3.0, 6.0), params(5.0, 5.0)
+    begun = reference_policy.start(reference_policy.extrapolated, first, other)
+    np.testing.assert_array_equal(begun.ref["a"], other["a"])
+    np.testing.assert_array_equal(begun.trained["a"], first["a"])
+    np.testing.assert_array_equal(reference_policy.per_iteration(begun, policy, 3)[0].ref["a"], policy["a"])
+    soft = reference_policy.moving_average(begun, policy, 3)[0].ref
+    np.testing.assert_allclose(soft["a"], [0.4 * 5 + 0.6 * 3, 0.4 * 5 + 0.6 * 6], rtol=1e-6)
+    moved, ahead = reference_policy.extrapolated(begun, policy, 3)
+    np.testing.assert_allclose(ahead["a"], [1.3 * 3 - 0.3, 1.3 * 6 - 0.6], rtol=1e-6)
+    np.testing.assert_array_equal(moved.ref["a"], ahead["a"])
+    np.testing.assert_array_equal(moved.trained["a"], policy["a"])
+    assert reference_policy.extrapolated(begun, policy, 3, every=2) == (begun, policy)
+    tenth = reference_policy.soup([params(1.0)] * 10, [0.1] * 10)  # 1 but for rounding
+    np.testing.assert_allclose(tenth["a"], [1.0], rtol=1e-6)
+    with pytest.raises(ValueError, match="2 sets of params need as many weights"):
+        reference_policy.soup([first, policy], [1.0])
 
 
 def test_a_new_reference_has_buffers_of_its_own():

@@ -19,6 +19,8 @@ def test_what_is_executed(text, value):
 def test_a_proposal_is_asked_in_two_ways():
     assert question("12+7-3", "deduction", **LIMITS) == Question("12+7-3=", 16)
     assert question("12+7-3", "abduction", **LIMITS) == Question("+7-3=16=", 12)
+    assert question("99+10-88", "deduction", **LIMITS) == Question("99+10-88=", 21)  # at both limits
+    assert question("1+2", "abduction", digits=1, operands=2) == Question("+2=3=", 1)
     for text in ("123+1", "1+2+3+4", "12", "a+1"):
         assert question(text, "deduction", **LIMITS) is None
     with pytest.raises(ValueError, match="kind='induction' is none of deduction, abduction"):
@@ -34,6 +36,12 @@ def test_a_proposal_is_worth_what_can_be_learned_from_it():
 
 def test_a_solution_is_right_wrong_or_no_number():
     np.testing.assert_array_equal(self_play.solver_rewards(["2", "-3", "", "2=2"], [2, 2, 2, 2]), [1, -0.5, -1, -1])
+    with pytest.raises(ValueError, match="shorter"):
+        self_play.solver_rewards(["2", "2"], [2])
+    with pytest.raises(ValueError, match="shorter"):
+        self_play.proposer_rewards(["1+1", "2"], [Question("1+1=", 2)], np.zeros(2))
+    with pytest.raises(ValueError, match="shorter"):
+        self_play.proposer_rewards(["1+1", "2"], [Question("1+1=", 2), None], np.zeros(1))
 
 
 def test_each_task_and_role_has_its_own_mean_and_std():
@@ -47,6 +55,7 @@ def test_each_task_and_role_has_its_own_mean_and_std():
             expected = (rewards[i] - np.mean(tokens)) / np.sqrt(np.var(tokens, ddof=1) + 1e-8)
             np.testing.assert_allclose(found[i], expected, rtol=1e-5)
     assert self_play.whitened_by_role(np.ones(1), np.ones(1, int), np.zeros(1, int)) == 0
+    assert self_play.whitened_by_role(rewards, lengths, roles).dtype == np.float32
 
 
 def test_a_role_of_almost_equal_rewards_has_small_advantages():

@@ -45,6 +45,23 @@ def test_rewards_far_out_are_finite_and_phi_is_concave(name):
     assert math.isclose(jax.grad(phi)(0.0), 1.0, rel_tol=1e-6)
 
 
+# Where the tangent goes on, the value and the slope of phi there.
+FLOORS = {
+    "hellinger": (-0.5, -1.0, 4.0),
+    "reverse_kl": (-5.0, 1.0 - math.exp(5.0), math.exp(5.0)),
+    "jensen_shannon": (-0.5, math.log(2 - math.exp(0.5)), math.exp(0.5) / (2 - math.exp(0.5))),
+}
+
+
+@pytest.mark.parametrize("name", FLOORS)
+def test_below_its_floor_phi_is_its_tangent(name):
+    floor, value, slope = FLOORS[name]
+    below = np.float32(floor - np.array([0.04, 0.45, 3.0]))
+    scores = np.stack([below, np.zeros(3, np.float32)], axis=1)
+    found = demonstrations.imitation(scores, np.ones((3, 2), bool), None, divergence=name)
+    np.testing.assert_allclose(found, -(value + slope * (below - floor)), rtol=1e-5)
+
+
 def _gradient(divergence, refs, log_probs, mask, beta=0.5):
     here = np.ones(mask.shape[:2], bool)
     batch = PreferenceBatch(None, mask, here, np.zeros(here.shape, np.float32), refs, None, {})
@@ -77,6 +94,8 @@ def test_the_total_variation_is_sft_and_so_is_every_other_at_the_reference():
 def test_an_unknown_divergence_is_refused():
     with pytest.raises(ValueError, match="imitation: divergence 'kl' is none of total_variation, pearson"):
         demonstrations.imitation(jnp.zeros((1, 2)), jnp.ones((1, 2), bool), None, divergence="kl")
+    found = demonstrations.imitation(np.full((1, 2), 3.0), np.ones((1, 2), bool), None)  # pearson's, by default
+    np.testing.assert_allclose(found, -(3 - 9 / 4), rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", demonstrations.DIVERGENCES)

@@ -111,3 +111,35 @@ def test_token_rewards():
     # 1/2 on every token: both are imitated, by the weight that DPO's own gradient has
     half = fn(log_probs, token_rewards=np.full_like(rewards, 0.5))
     np.testing.assert_allclose(half, -0.35 * np.multiply(weight, SUMS[:, :2].sum(1)), rtol=1e-5)
+
+
+def test_rows_of_one_token_and_of_none():
+    """Means over a single token, or over nothing, which is 0."""
+    mask = np.arange(3) < np.array([[1, 0], [0, 1], [2, 1]])[..., None]
+    log_probs = np.where(mask, np.float32(-0.7), np.float32(0.0))
+    found = regularizers.chosen_nll(log_probs, mask, reduce="mean")
+    np.testing.assert_allclose(found, [0.7, 0.0, 0.7], rtol=1e-6)
+    tokens = np.float32([0.5, 0.0, 0.5])
+    found = regularizers.chosen_token_nll(log_probs, mask, mean_tokens=tokens)
+    np.testing.assert_allclose(found, [1.4, 0.0, 2.8], rtol=1e-6)
+    cloned = regularizers.behaviour_cloning(log_probs, mask, present=np.ones((3, 2), bool))
+    np.testing.assert_allclose(cloned, [0.35, 0.35, 0.7], rtol=1e-6)
+    sampled = np.array([[True, False], [False, False], [True, True]])
+    found = regularizers.online_kl(log_probs, mask, log_ratios=log_probs, sampled=sampled)
+    np.testing.assert_allclose(found, [0.49, 0.0, (1.4**2 + 0.49) / 2], rtol=1e-6)
+
+
+def test_only_log_probs_are_differentiated():
+    tokens = np.float32([2.0, 3.0])
+    slope = jax.grad(lambda x: regularizers.chosen_token_nll(LOG_PROBS, MASK, mean_tokens=x).sum())(tokens)
+    assert not np.asarray(slope).any()
+    scores, rewards = np.float32([[0.5, -0.2], [-1.0, 2.0]]), np.where(MASK[:, :2], np.float32(0.3), np.nan)
+
+    def total(log_probs, rewards, scores):
+        fn = regularizers.token_rewards
+        return fn(log_probs, MASK[:, :2], token_rewards=rewards, sequence_scores=scores, beta=0.7).sum()
+
+    of = jax.grad(total, argnums=(0, 1, 2))(LOG_PROBS[:, :2], rewards, scores)
+    weight = np.array([sigmoid(-0.49), sigmoid(2.1)])[:, None, None]
+    np.testing.assert_allclose(of[0], np.where(MASK[:, :2], -0.7 * 0.3 * weight, 0.0), rtol=1e-5)
+    assert not np.asarray(of[1]).any() and not np.asarray(of[2]).any()

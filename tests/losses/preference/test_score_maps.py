@@ -179,3 +179,42 @@ def test_defaults_are_the_papers():
             }
             found |= {name: defaults} if defaults and name != "constant" else {}
     assert found == expected
+
+
+def test_what_comes_from_the_data_is_not_differentiated():
+    x, present = np.float32([[2.0, 1.0], [1.5, 0.25]]), np.ones((2, 2), bool)
+    row = np.float32([0.5, 2.0])
+    functions = [
+        (lambda y: offsets.reward_gap(present, rewards=y), x),
+        (lambda y: offsets.log_reward_gap(present, rewards=y), x),
+        (lambda y: offsets.other_objectives(present, other_rewards=y), x),
+        (lambda y: offsets.given(present, offsets=y), x),
+        (lambda y: scales.batch_adapted(0.3, batch_beta=y), row),
+        (lambda y: scales.reward_adapted(0.3, rewards=y), x),
+    ]
+    for number, (fn, values) in enumerate(functions):
+        found = jax.grad(lambda y, fn=fn: jnp.sum(fn(y) * 1.0))(values)
+        assert not np.asarray(found).any(), number
+    u, kl = np.float32(U), np.float32([[1.0, 2.0, 3.0], [0.5, 0.0, 1.0]])
+    for keywords, first in (({}, 0.0), (dict(stop_chosen=False), 0.5)):
+        slope = jax.grad(lambda y, k=keywords: score_maps.token_level(u, sequence_kl=y, **k).sum())(kl)
+        np.testing.assert_array_equal(slope, [[first, 0.5, 0.5]] * 2)
+
+
+def test_the_ends_of_shares_and_what_is_absent():
+    u = np.float32([[1.0, 2.0]])
+    np.testing.assert_array_equal(score_maps.biased(u, bias=1.0), u)
+    assert scales.objective_share(0.3, weight=1.0) == 0.3
+    for refused in (lambda: score_maps.biased(u, bias=1.05), lambda: scales.objective_share(0.3, weight=1.05)):
+        with pytest.raises(ValueError, match=r"in \(0, 1\], got 1.05"):
+            refused()
+    # An absent response has the reward 0, whatever stands there; of one response there is no margin.
+    found = offsets.log_reward_gap(np.bool_([[True, False]]), rewards=np.float32([[np.e, np.nan]]))
+    np.testing.assert_allclose(found, [[-1.0, 0.0]], rtol=1e-6)
+    with pytest.raises(AssertionError):
+        offsets.log_reward_gap(np.ones((1, 1), bool), rewards=np.ones((1, 1), np.float32))
+    mask = np.bool_([[[0, 1, 0, 1, 1]]])  # positions on the mask: 0, 1 and 2
+    found = np.where(mask, score_maps.discounted(mask, discount=0.5), 0)
+    np.testing.assert_array_equal(found, [[[0, 1, 0, 0.5, 0.25]]])
+    np.testing.assert_array_equal(score_maps.discounted(mask), np.ones((1, 1, 5)))
+    np.testing.assert_array_equal(score_maps.uniform(mask), np.ones((1, 1, 5)))
