@@ -27,10 +27,11 @@ the web, a repository, TextWorld and users who are language models. Arguments: t
                            rounds of many. `every`: all responses, not the best ones
     `tool_star`            R = -1 malformed, 0 wrong, 1 right, 1.1 right with both tools, GRPO (arXiv 2505.16410). Then
                            its self-critic DPO on recorded episodes: configs/preferences/episodes.py:two_tools,episodes
-    `comas`                two rounds of solver (score - 1) / 2, evaluator 1 - that, judge 0 (without a score: 0, 0 and
-                           -1), normalized over all tokens, as in its code (arXiv 2510.08529); its agents share one
-                           policy here (its option shared_agents). `scripted`: a judge who knows; `solver`,
-                           `evaluator`: the only role that learns
+    `comas`                each of 4 agents solves, agents that are drawn evaluate and score, and in the second round
+                           all read 2 discussions of the first; solver (score - 1) / 2, evaluator 1 - that, scorer 0
+                           (without a score: 0, 0, -1), normalized over all tokens, as in its code (arXiv 2510.08529).
+                           One policy for all agents, its option shared_agents; its script gives each its own weights.
+                           `scripted`: a scorer who knows; `solver`, `evaluator`: the only role that learns
     `itool`                tries at tool questions, grown by tree search over turns with the model's confidence in the
                            exploration, as in its code (arXiv 2501.09766), whose best and worst turn after the same
                            tokens are pairs; this run only plays (its rate is 1e-12), then
@@ -171,10 +172,12 @@ def _tool_star(words: set[str]):
 
 
 def _comas(words: set[str]):
-    judge = "scripted" if "scripted" in words else "model"
-    config = world(words, "judged", "zero_sum", judge=judge, rounds=2)
-    config.agent.max_turns *= 2
-    config.rollout.completion_length = 136  # the longest of what six turns read and say
+    judge, smoke = "scripted" if "scripted" in words else "model", "smoke" in words
+    config = world(words, "discussed", "zero_sum", judge=judge, agents=2 if smoke else 4)
+    if smoke:
+        config.agent.max_turns, config.rollout.completion_length = 12, 180
+    else:
+        config.sample.update(prompts_per_step=8, group_size=4)  # 24 turns an episode
     roles = {"solver": (1,), "evaluator": (2,)}
     config.algorithm.advantage.roles = next((roles[word] for word in roles if word in words), (1, 2, 3))
     return config
