@@ -32,12 +32,11 @@ the web, a repository, TextWorld and users who are language models. Arguments: t
                            (without a score: 0, 0, -1), normalized over all tokens, as in its code (arXiv 2510.08529).
                            One policy for all agents, its option shared_agents; its script gives each its own weights.
                            `scripted`: a scorer who knows; `solver`, `evaluator`: the only role that learns
-    `itool`                tries at tool questions, grown by tree search over turns with the model's confidence in the
-                           exploration, as in its code (arXiv 2501.09766), whose best and worst turn after the same
-                           tokens are pairs; this run only plays (its rate is 1e-12), then
-                           configs/preferences/episodes.py:two_tools,turns, and again from its weights (3 times there).
-                           Not here: the model's own judgement as value, hard prompts by their perplexity, the warm-up
-                           from easy to hard (which its code has not). `uct`: plain UCT
+    `itool`                tries at tool questions, grown by tree search over turns whose values are the policy's own
+                           grades, with its confidence in the exploration, as in its code (arXiv 2501.09766); this run
+                           only plays (its rate is 1e-12), after a warm start from easy to hard. The whole loop, with
+                           the choice of hard prompts and DPO on the pairs: python -m experiments.tools.itool
+                           (configs/preferences/itool.py). `reward`: the environment's reward as value; `uct`: plain UCT
     `arpo_gui`             GRPO with a replay of successes, on screens with things to click, several clicks an episode
                            (arXiv 2505.16282): a group with std(R) < .05 and mean(R) < .2 gets one of the prompt's last
                            8 episodes with R > .1 and the log-probs they were drawn with; clip .2/.3. Screens of text
@@ -65,7 +64,7 @@ ONE_OF = {  # words that exclude each other, of one paper
     "rise_recursive": (("every",),),
     "tool_star": (),
     "comas": (("scripted",), ("solver", "evaluator")),
-    "itool": (("uct",),),
+    "itool": (("reward", "uct"),),
     "arpo_gui": (("plain",),),
 }
 
@@ -184,10 +183,14 @@ def _comas(words: set[str]):
 
 
 def _itool(words: set[str]):
-    config = world(words, "two_tools", "branch_loo")
-    rule = "by_uct" if "uct" in words else "by_confidence"
-    config.agent.branching = dict(fn=f"rl_jax.experience.tree_search:{rule}")
-    config.agent.update(roots=2, rounds=2 if "smoke" in words else 6, record=True)
+    config, smoke = world(words, "graded", "branch_loo"), "smoke" in words
+    config.task.update(expert_share=0.8, settings=dict(grades=True))  # demonstrations end with the grade
+    config.rollout.update(prompt_buckets=(8, *config.rollout.prompt_buckets), temperature=1.5)
+    rules = {"reward": "tree_search:by_confidence", "uct": "tree_search:by_uct"}
+    rule = next((rules[word] for word in rules if word in words), "own_judgement:by_judgement")
+    config.agent.branching = dict(fn=f"rl_jax.experience.{rule}")
+    config.agent.update(roots=2, rounds=2 if smoke else 6, record=True, own_judgement=rule.startswith("own"))
+    config.sft.prompts = dict(fn="one_level_after_another", column="calls", steps=-(-config.sft.steps // 3))
     config.train.optimizer.learning_rate = 1e-12  # below what a weight can show: this run only plays
     return config
 

@@ -46,6 +46,7 @@ WORLDS = {
     "screens": ("screens:Screens", dict(), 6, 11, 66),
     "endgame": ("endgame:Endgame", dict(), 10, 10, 80),
     "site": ("site:Site", dict(), 6, 40, 200),
+    "graded": ("graded:GradedTools", dict(), 4, 46, 44),
     "two_tools": ("quests:TwoTools", dict(), 4, 8, 44),
 }
 CREDIT = {
