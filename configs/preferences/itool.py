@@ -36,7 +36,9 @@ def get_config(arg: str | None = None):
     if "dpo" in words:
         played, config = config, episodes.get_config(f"graded,judged,{smoke}")
         config.task = played.task
-        config.data.update(gap=0.1, least=-0.3, test_share=0.3 if smoke else 0.1)
+        config.data.update(gap=0.1, least=-0.3)
+        if smoke:  # a model that has hardly begun says nothing that it finds good
+            config.data.update(gap=1e-6, least=-9.0, test_share=0.3)
         config.algorithm.update(length_power=1.0, beta=2.5)
         config.algorithm.reference = {}
         config.algorithm.offset = dict(fn="target_margin", margin=0.5)
