@@ -31,6 +31,7 @@ def agent(**changes) -> dict:
         roots=2,
         rounds=1,
         state_rollouts=0,
+        own_judgement=False,
         record=False,
         step_model=dict(fn=""),  # implicit: a reward model of turns that is trained beside the policy
         replay=dict(fn=""),  # successes: of recorded episodes, for groups that failed

@@ -15,6 +15,7 @@ AGENT = {
     "agent.branching": 'Where episodes branch (experience.branching): at_random, by_entropy, ... "": nowhere.',
     "agent.roots": "With agent.branching: episodes of a group that begin at the prompt.",
     "agent.rounds": "With agent.branching: rounds in which the group's other episodes begin.",
+    "agent.own_judgement": "After an episode the policy grades it, as own_value of its last turn (by_judgement).",
     "agent.state_rollouts": "Fresh episodes from each state, for credit that asks for state_values. 0: none.",
     "agent.partner": 'The other side of kuhn, bargain. "": a script; "self": the policy; "reference": an older one.',
     "agent.step_model": 'A reward model of turns, trained beside the policy: "implicit" (OPRL). "": none.',

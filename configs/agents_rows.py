@@ -27,16 +27,16 @@ the web, a repository, TextWorld and users who are language models. Arguments: t
                            rounds of many. `every`: all responses, not the best ones
     `tool_star`            R = -1 malformed, 0 wrong, 1 right, 1.1 right with both tools, GRPO (arXiv 2505.16410). Then
                            its self-critic DPO on recorded episodes: configs/preferences/episodes.py:two_tools,episodes
-    `comas`                two rounds of solver (score - 1) / 2, evaluator 1 - that, judge 0 (without a score: 0, 0 and
-                           -1), normalized over all tokens, as in its code (arXiv 2510.08529); its agents share one
-                           policy here (its option shared_agents). `scripted`: a judge who knows; `solver`,
-                           `evaluator`: the only role that learns
-    `itool`                tries at tool questions, grown by tree search over turns with the model's confidence in the
-                           exploration, as in its code (arXiv 2501.09766), whose best and worst turn after the same
-                           tokens are pairs; this run only plays (its rate is 1e-12), then
-                           configs/preferences/episodes.py:two_tools,turns, and again from its weights (3 times there).
-                           Not here: the model's own judgement as value, hard prompts by their perplexity, the warm-up
-                           from easy to hard (which its code has not). `uct`: plain UCT
+    `comas`                each of 4 agents solves, agents that are drawn evaluate and score, and in the second round
+                           all read 2 discussions of the first; solver (score - 1) / 2, evaluator 1 - that, scorer 0
+                           (without a score: 0, 0, -1), normalized over all tokens, as in its code (arXiv 2510.08529).
+                           One policy for all agents, its option shared_agents; its script gives each its own weights.
+                           `scripted`: a scorer who knows; `solver`, `evaluator`: the only role that learns
+    `itool`                tries at tool questions, grown by tree search over turns whose values are the policy's own
+                           grades, with its confidence in the exploration, as in its code (arXiv 2501.09766); this run
+                           only plays (its rate is 1e-12), after a warm start from easy to hard. The whole loop, with
+                           the choice of hard prompts and DPO on the pairs: python -m experiments.tools.itool
+                           (configs/preferences/itool.py). `reward`: the environment's reward as value; `uct`: plain UCT
     `arpo_gui`             GRPO with a replay of successes, on screens with things to click, several clicks an episode
                            (arXiv 2505.16282): a group with std(R) < .05 and mean(R) < .2 gets one of the prompt's last
                            8 episodes with R > .1 and the log-probs they were drawn with; clip .2/.3. Screens of text
@@ -64,7 +64,7 @@ ONE_OF = {  # words that exclude each other, of one paper
     "rise_recursive": (("every",),),
     "tool_star": (),
     "comas": (("scripted",), ("solver", "evaluator")),
-    "itool": (("uct",),),
+    "itool": (("reward", "uct"),),
     "arpo_gui": (("plain",),),
 }
 
@@ -171,20 +171,26 @@ def _tool_star(words: set[str]):
 
 
 def _comas(words: set[str]):
-    judge = "scripted" if "scripted" in words else "model"
-    config = world(words, "judged", "zero_sum", judge=judge, rounds=2)
-    config.agent.max_turns *= 2
-    config.rollout.completion_length = 136  # the longest of what six turns read and say
+    judge, smoke = "scripted" if "scripted" in words else "model", "smoke" in words
+    config = world(words, "discussed", "zero_sum", judge=judge, agents=2 if smoke else 4)
+    if smoke:
+        config.agent.max_turns, config.rollout.completion_length = 12, 180
+    else:
+        config.sample.update(prompts_per_step=8, group_size=4)  # 24 turns an episode
     roles = {"solver": (1,), "evaluator": (2,)}
     config.algorithm.advantage.roles = next((roles[word] for word in roles if word in words), (1, 2, 3))
     return config
 
 
 def _itool(words: set[str]):
-    config = world(words, "two_tools", "branch_loo")
-    rule = "by_uct" if "uct" in words else "by_confidence"
-    config.agent.branching = dict(fn=f"rl_jax.experience.tree_search:{rule}")
-    config.agent.update(roots=2, rounds=2 if "smoke" in words else 6, record=True)
+    config, smoke = world(words, "graded", "branch_loo"), "smoke" in words
+    config.task.update(expert_share=0.8, settings=dict(grades=True))  # demonstrations end with the grade
+    config.rollout.update(prompt_buckets=(8, *config.rollout.prompt_buckets), temperature=1.5)
+    rules = {"reward": "tree_search:by_confidence", "uct": "tree_search:by_uct"}
+    rule = next((rules[word] for word in rules if word in words), "own_judgement:by_judgement")
+    config.agent.branching = dict(fn=f"rl_jax.experience.{rule}")
+    config.agent.update(roots=2, rounds=2 if smoke else 6, record=True, own_judgement=rule.startswith("own"))
+    config.sft.prompts = dict(fn="one_level_after_another", column="calls", steps=-(-config.sft.steps // 3))
     config.train.optimizer.learning_rate = 1e-12  # below what a weight can show: this run only plays
     return config
 

@@ -41,10 +41,12 @@ WORLDS = {
     "summaries": ("summaries:Summaries", dict(), 14, 48, 224),
     "program": ("attempts:Guided", dict(), 2, 24, 44),
     "judged": ("attempts:Judged", dict(), 3, 20, 64),
+    "discussed": ("discussions:Discussions", dict(), 24, 20, 360),
     "quest": ("quests:Quest", dict(), 8, 12, 96),
     "screens": ("screens:Screens", dict(), 6, 11, 66),
     "endgame": ("endgame:Endgame", dict(), 10, 10, 80),
     "site": ("site:Site", dict(), 6, 40, 200),
+    "graded": ("graded:GradedTools", dict(), 4, 46, 44),
     "two_tools": ("quests:TwoTools", dict(), 4, 8, 44),
 }
 CREDIT = {
@@ -64,7 +66,7 @@ CREDIT = {
     "attempts": dict(fn="rl_jax.advantages.turns:turn_return_loo", discount=0.0),  # a turn is an episode: program
     "eapo": dict(fn="rl_jax.advantages.turn_rounds:eapo", discount=0.9),
     "rise": dict(fn="rl_jax.advantages.turn_rounds:reward_weighted", temperature=1.0),
-    "zero_sum": dict(fn="rl_jax.advantages.turn_rounds:zero_sum"),  # for judged
+    "zero_sum": dict(fn="rl_jax.advantages.turn_rounds:zero_sum"),  # for judged, discussed
     "sweet": dict(fn="rl_jax.advantages.turn_shaping:sweet"),
     "vine": dict(fn="rl_jax.advantages.turn_critics:vine"),
     "arpo": dict(fn="rl_jax.advantages.turn_trees:arpo"),

@@ -193,6 +193,7 @@ def base(name: str) -> ConfigDict:
             sft=dict(
                 steps=0,  # 0: no warm start
                 loss=dict(fn=""),  # "": -log p of the demonstrations
+                prompts=dict(fn=""),  # of rl_jax.experience.sources; "": shuffled
                 batch_size=128,
                 micro_batches=1,
                 max_grad_norm=1.0,

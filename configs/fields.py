@@ -162,6 +162,7 @@ TRAINING = {
     "train.reference_cache": 'Folder of cached reference log-probs, keyed by model and data. "": WORKDIR/reference.',
     "sft.steps": "Steps of the warm start (SFT). 0: none.",
     "sft.loss": 'Loss of the warm start. "": -log p of the demonstrations, else one of rl_jax.losses.one_token.',
+    "sft.prompts": 'Order of the demonstrations, one of experience.sources that learns nothing. "": shuffled epochs.',
     "sft.batch_size": "Demonstrations per update of the warm start.",
     "sft.eval_every": "Steps of the warm start between evaluations.",
     "sft.stop_at": "Pass@1 at which the warm start ends early. Above 1: never.",

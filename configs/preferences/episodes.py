@@ -5,7 +5,8 @@
     python -m experiments.sft --config=configs/preferences/episodes.py:guess,good --config.data.path=runs/guess
 
 The first argument is the world of that run (configs/agents_worlds.py). Further ones: `turns` (the default: two turns
-after the same tokens, the better return to go against the worse), `episodes` (the best episode of a group against the
+after the same tokens, the better return to go against the worse), `judged` (of a tree of turns, by the policy's own
+judgement: configs/preferences/itool.py), `episodes` (the best episode of a group against the
 worst; what the environment wrote is read, not trained on), `good` (episodes with a reward of .5 or more, for SFT),
 `smoke`: seconds. The policy starts from the run itself, --config.init_from=runs/guess, if it is given.
 """
@@ -15,7 +16,7 @@ from configs.agents_worlds import WORLDS
 from configs.agents_worlds import get_config as of_world
 from configs.preferences import given
 
-PAIRS = {"turns": "turns", "episodes": "episodes", "good": "none"}
+PAIRS = {"turns": "turns", "judged": "judged", "episodes": "episodes", "good": "none"}
 
 
 def get_config(arg: str | None = None):
@@ -27,7 +28,7 @@ def get_config(arg: str | None = None):
     row = like.rollout.completion_length
     pairs = next((PAIRS[word] for word in words if word in PAIRS), "turns")
     config.rollout.update(completion_length=row, prompt_buckets=like.rollout.prompt_buckets)
-    if pairs == "turns":  # the prompt of a turn is all that was read before it
+    if pairs in ("turns", "judged"):  # the prompt of a turn is all that was read before it
         config.rollout.prompt_buckets = (max(like.rollout.prompt_buckets) + row,)
     config.data = dict(
         name="episodes", path="RUN", pairs=pairs, gap=1e-6, least=0.5, newest=0, test_share=0.1,

@@ -111,7 +111,7 @@ FUNCTIONS = {
 }
 OPTIMIZERS = dict.fromkeys(
     (f"{group}.optimizer.rule" for group in ("train", "sft", "critic")), "rl_jax.training.optimizers"
-) | {"sft.loss": "rl_jax.losses.one_token"}
+) | {"sft.loss": "rl_jax.losses.one_token", "sft.prompts": "rl_jax.experience.sources"}
 OPTIONAL = (  # fn "" means none
     "agent.branching",
     *("rollout.engine.sync", "algorithm.token_selection", "algorithm.row_selection", "algorithm.trackers"),
@@ -122,6 +122,7 @@ OPTIONAL = (  # fn "" means none
     "agent.branching",
     "algorithm.auxiliary",
     "sft.loss",
+    "sft.prompts",
 )
 
 # (endings of dotted names, test of the value, the test in words). nan passes none of them.

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 
-from experiments.parts import episode_replay, policy, processes, step_model, turn_entropies, turn_signals
+from experiments.parts import episode_replay, own_judgement, policy, processes, step_model, turn_entropies, turn_signals
 from experiments.parts.encoding import whole_text
 from experiments.parts.sampler import Merging
 from experiments.parts.setup import Setup, sampling_of
@@ -105,7 +105,7 @@ def check(config) -> None:
         problems.append(f"agent.env: {error}")
     else:
         problems += _partner_problems(config, env)
-        problems += _not_told(config, env) + turn_signals.problems(config, env)
+        problems += _not_told(config, env) + turn_signals.problems(config, env) + own_judgement.problems(config, env)
     problems += episode_replay.problems(config) + step_model.problems(config)
     if problems:
         raise ValueError("\n".join(problems))
@@ -188,7 +188,7 @@ class Player:
         self.older = None  # params of the partners, if they are not the policy's
         self._params = Merging(setup, lambda params: params)
         self._choose, self._moments, self._seeds = turn_signals.chooser(config), None, []
-        self._entropies = turn_entropies.reader(setup)
+        self._entropies, self._judged = turn_entropies.reader(setup), own_judgement.reader(setup, make)
         self.replayed: dict[int, list] = {}  # turns of earlier steps, as read (turn_replay)
         self._leader = self  # whose `older` counts: evaluations with a rule of their own have the run's partners
 
@@ -218,7 +218,8 @@ class Player:
                 for sample, point in enumerate(points, len(groups[group])):
                     after = None if point is None else (group * group_size + point[0], point[1])
                     asks.append(Ask(group * group_size + sample, record, group, sample, seed, after))
-            for trajectory in self._run(params, asks, key, kept):
+            played = self._run(params, asks, key, kept)
+            for trajectory in self._judged(params, records, played) if self._judged and training else played:
                 groups[trajectory.group].append(trajectory)
         return [trajectory for group in groups for trajectory in group]
 

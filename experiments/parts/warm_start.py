@@ -20,6 +20,7 @@ from rl_jax.core.binding import bind
 from rl_jax.core.masked import masked_mean
 from rl_jax.core.types import Params
 from rl_jax.data import pipeline
+from rl_jax.experience import PromptStream, PromptTable, sources
 from rl_jax.losses import one_token
 from rl_jax.losses.aggregate import token_mean
 from rl_jax.training import checkpoint, token_rollouts
@@ -87,8 +88,7 @@ def fine_tune(setup: Setup, loop: Run, own: Own | None = None) -> bool:
     check_rows(setup, **{"sft.batch_size": settings.batch_size})
     loop.record(setup)
     train_step, state = make_trainer(setup, settings, own.loss_fn if own else make_loss(setup), setup.init_params())
-    source = setup.task.data_source("sft_train")
-    batches = processes.own_batches(setup.mesh, source, batch_size=settings.batch_size, seed=config.seed)
+    batches = demonstrations(setup, setup.task.data_source("sft_train"))
     state = state_of(loop.restore(checkpoint_items(state), batches))
     with loop, make_rewards(setup, judged=False) as rewards:
         evaluate = make_evaluate(setup, rewards, own and own.sample)
@@ -109,6 +109,16 @@ def fine_tune(setup: Setup, loop: Run, own: Own | None = None) -> bool:
             good = bool(evaluated.get("eval/pass@1", 0.0) >= settings.stop_at)
             step.end(checkpoint_items(state), metrics | evaluated, step.clock.totals(batch[1].sum()), done=good)
     return loop.finish(setup, state.params)
+
+
+def demonstrations(setup: Setup, source):
+    """Endless batches of this process's share of the records, in the order of config.sft.prompts."""
+    config, size = setup.config, setup.config.sft.batch_size
+    spec = dict(config.sft.get("prompts", {"fn": ""}))  # runs of before there was a choice have none
+    if not spec["fn"]:
+        return processes.own_batches(setup.mesh, source, batch_size=size, seed=config.seed)
+    chosen = bind(spec, sources, seed=config.seed)(PromptTable(source))
+    return PromptStream(source, chosen, batch_size=size, rows=processes.rows_here(setup.mesh, size))
 
 
 def harmful_rate(config) -> str:

@@ -14,11 +14,12 @@ import numpy as np
 
 from rl_jax.data.readers import DataError
 from rl_jax.experience import trajectory
+from rl_jax.experience.own_judgement import judged_pairs
 from rl_jax.experience.trajectory import Trajectory
 from rl_jax.preferences.sources import Preferences, prompt_share
 
 FOLDER = "trajectories"  # of a run
-PAIRS = ("turns", "episodes", "none")
+PAIRS = ("turns", "judged", "episodes", "none")
 
 
 def load(
@@ -37,12 +38,14 @@ def load(
     Args:
       path: workdir of a run with agent.record=true, or its folder `trajectories`.
       pairs: "turns": two turns after exactly the same tokens, the one with the highest mean return to go against the
-        one with the lowest. "episodes": the best episode of a group against the worst, their turns trained on and what
-        the environment wrote not. "none": labelled episodes for SFT or KTO, desirable from `least` on.
-      gap: pairs whose returns differ by less are left out.
+        one with the lowest. "judged": two turns of a tree, by the policy's own judgement (own_judgement.judged_pairs).
+        "episodes": the best episode of a group against the worst, their turns trained on and what the environment wrote
+        not. "none": labelled episodes for SFT or KTO, desirable from `least` on.
+      gap: pairs whose returns, or judged values, differ by less are left out.
       discount: of the return to go, per turn, for pairs="turns". 0: what a turn earned itself, for environments whose
         turns are trajectories of their own (rl_jax.envs.text.attempts.Guided).
-      least: the reward from which an episode is desirable, for pairs="none".
+      least: the reward from which an episode is desirable, for pairs="none"; the least value of the better turn, for
+        pairs="judged".
       newest: how many of the newest steps are read. 0: all.
       test_share: of the prompts.
       data_dir: unused; other data is stored there.
@@ -63,11 +66,13 @@ def load(
     seen, kind = 0, "labels" if pairs == "none" else "pairs"
     for group in groups(folder, newest):
         seen += len(group)
-        if pairs == "turns":
-            found = pairs_of_turns(group, gap, discount)
-        else:
-            found = pairs_of_episodes(group, gap) if pairs == "episodes" else labelled(group, least)
-        for record in found:
+        made = {
+            "turns": lambda group=group: pairs_of_turns(group, gap, discount),
+            "judged": lambda group=group: pairs_by_judgement(group, gap, least),
+            "episodes": lambda group=group: pairs_of_episodes(group, gap),
+            "none": lambda group=group: labelled(group, least),
+        }
+        for record in made[pairs]():
             share = prompt_share(" ".join(map(str, group[0].segments[0][0].ids.tolist())) + group[0].prompt_id)
             records["test" if share < test_share else "train"].append(record)
     if not records["train"]:
@@ -155,6 +160,12 @@ def pairs_of_turns(group: Sequence[Trajectory], gap: float, discount: float = 1.
         if means[best] - means[worst] >= gap and best != worst:
             records.append(_record(context, [dict(ids=list(best)), dict(ids=list(worst))], [means[best], means[worst]]))
     return records
+
+
+def pairs_by_judgement(group: Sequence[Trajectory], gap: float, least: float) -> list[dict]:
+    """The records of rl_jax.experience.own_judgement.judged_pairs."""
+    found = judged_pairs(group, gap=gap, least=least)
+    return [_record(context, [dict(ids=list(ids)) for ids in turns], values) for context, turns, values in found]
 
 
 def pairs_of_episodes(group: Sequence[Trajectory], gap: float) -> list[dict]:

@@ -37,7 +37,7 @@ OPEN = (
     "agent.env",
     *(f"algorithm.{slot}" for slot in SLOTS),
     *(f"algorithm.trackers.{place}" for place in PLACES),
-    *("critic.advantage", "critic.loss", "sft.loss"),
+    *("critic.advantage", "critic.loss", "sft.loss", "sft.prompts"),
     "reward.compose",
 )
 # Groups whose fields are data, names that a file gives.

@@ -43,6 +43,7 @@ MOVING = {
     "staged": dict(steps=5),
     "promoted": dict(threshold=0.4, patience=1),
     "hard_later": dict(steps=2),
+    "one_level_after_another": dict(column="difficulty", steps=2),
     "learned_value": dict(columns=("difficulty",), features=8),
     "by_transfer": dict(column="difficulty", steps=2, budget=3),
     "mixture": dict(weights={"a": 3.0, "b": 1.0}),
@@ -209,6 +210,15 @@ def test_stages_grow_linearly():
     assert np.all(sources.staged(TABLE, start=1.0).weights() == 1.0)
 
 
+def test_levels_follow_each_other():
+    source = sources.one_level_after_another(TABLE, column="difficulty", steps=2)
+    values, levels = TABLE.numbers("difficulty"), []
+    for _ in range(7):
+        levels.append(set(values[source.take(3)]))
+    ordered = sorted(set(values))
+    assert levels == [{ordered[min(n // 2, len(ordered) - 1)]} for n in range(7)]
+
+
 def test_the_next_level_comes_at_the_threshold():
     source = sources.promoted(TABLE, threshold=0.75, patience=2, review=0.5)
     assert set(np.flatnonzero(source.weights())) == set(range(6))
@@ -366,6 +376,7 @@ def test_contexts_are_trained_one_after_the_other():
     ("prioritised", dict(by="loss"), "by must be one of advantage, variance"),
     ("staged", dict(start=0.0), "start must be above 0"),
     ("promoted", dict(patience=0), "patience must be 1 or more"),
+    ("one_level_after_another", dict(steps=0), "steps=0 of each level must be 1 or more"),
     ("exp3", dict(rate=0.0), "rate must be above 0"),
     ("learned_value", dict(candidates=0), "candidates must be 1 or more"),
     ("by_transfer", dict(steps=0), "steps must be 1 or more"),

@@ -107,7 +107,7 @@ def test_what_cannot_be_read_is_said(tmp_path):
     (write(tmp_path / "b", [GROUP]) / "trajectories/00000000.parquet").write_bytes(b"no")
     with pytest.raises(DataError, match="00000000.parquet is no file of recorded episodes"):
         episodes.load(path=str(tmp_path / "b"))
-    with pytest.raises(ValueError, match="pairs='x' must be one of turns, episodes, none"):
+    with pytest.raises(ValueError, match="pairs='x' must be one of turns, judged, episodes, none"):
         episodes.load(path=str(tmp_path), pairs="x")
     with pytest.raises(ValueError, match=r"discount=2 must be in \[0, 1\]"):
         episodes.load(path=str(tmp_path), discount=2)

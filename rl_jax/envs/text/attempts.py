@@ -167,7 +167,7 @@ class Judged(World):
 
     def step(self, said: str) -> Step:
         """The next role's prompt, or the end."""
-        said, role = _plain(said, self.ALPHABET), len(self._words) + 1
+        said, role = plain(said, self.ALPHABET), len(self._words) + 1
         self._words.append(said)
         self.turn = self._round * self._roles + role - 1
         last = self._round + 1 == self._rounds
@@ -204,6 +204,6 @@ class Judged(World):
         return (str(rng.randrange(19)), rng.choice(["ok", "no"]), rng.choice("123"))[len(self._words)]
 
 
-def _plain(said: str, letters: str) -> str:
+def plain(said: str, letters: str) -> str:
     """At most six of the known letters, without ends of lines."""
     return "".join(letter for letter in said if letter in letters and letter != "\n")[:6]

@@ -9,7 +9,7 @@ from rl_jax.experience.sources.contexts import by_transfer
 from rl_jax.experience.sources.learned import learned_value
 from rl_jax.experience.sources.mixtures import exp3, learning_progress, mixture
 from rl_jax.experience.sources.orders import ordered, shuffled, uniform
-from rl_jax.experience.sources.stages import hard_later, promoted, staged
+from rl_jax.experience.sources.stages import hard_later, one_level_after_another, promoted, staged
 from rl_jax.experience.sources.success import by_success, prioritised, softmax, thompson
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "learned_value",
     "learning_progress",
     "mixture",
+    "one_level_after_another",
     "ordered",
     "prioritised",
     "promoted",

@@ -145,3 +145,40 @@ def hard_later(
       decay: see `Counted`.
     """
     return _HardLater(table, seed, steps, below, above, decay=decay)
+
+
+class _OneLevelAfterAnother(Source):
+    def __init__(self, table: PromptTable, seed: int, column: str, steps: int):
+        super().__init__(table, seed)
+        self._values, self._steps = table.numbers(column), steps
+        self._levels = np.unique(self._values)
+
+    def weights(self) -> np.ndarray:
+        level = min(self.draws // self._steps, len(self._levels) - 1)
+        return (self._values == self._levels[level]).astype(float)
+
+    def take(self, count: int) -> np.ndarray:
+        weights = self.weights()  # before `random` counts the draw
+        return draw(self.random(), weights, count)
+
+
+def one_level_after_another(table: PromptTable, *, seed: int = 0, column: str, steps: int) -> Source:
+    """All draws of the easiest level, then all of the next one, up to the hardest; none comes back.
+
+        level of draw d, from 0:   min(floor(d / steps), levels - 1),   uniform within it
+
+    Source: the easy-to-hard warm-up of iTool, arXiv 2501.09766, as its first abstract names it; from memory, not read:
+    subsets by the number of candidate tools, the length of their texts and the number of calls, one after the other.
+
+    Args:
+      table: the prompts.
+      seed: of the draws.
+      column: of the records' info, a number; its distinct values are the levels, the smallest first.
+      steps: draws of each level.
+
+    Raises:
+      ValueError: if steps is below 1.
+    """
+    if steps < 1:
+        raise ValueError(f"steps={steps} of each level must be 1 or more")
+    return _OneLevelAfterAnother(table, seed, column, steps)
