@@ -4,11 +4,20 @@ import contextlib
 import hashlib
 import random
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import numpy as np
 
-from experiments.parts import episode_replay, policy, processes, step_model, turn_entropies, turn_signals
+from experiments.parts import (
+    episode_replay,
+    plan_memory,
+    policy,
+    processes,
+    step_model,
+    turn_entropies,
+    turn_signals,
+)
 from experiments.parts.encoding import whole_text
 from experiments.parts.sampler import Merging
 from experiments.parts.setup import Setup, sampling_of
@@ -106,7 +115,7 @@ def check(config) -> None:
     else:
         problems += _partner_problems(config, env)
         problems += _not_told(config, env) + turn_signals.problems(config, env)
-    problems += episode_replay.problems(config) + step_model.problems(config)
+    problems += episode_replay.problems(config) + step_model.problems(config) + plan_memory.problems(config)
     if problems:
         raise ValueError("\n".join(problems))
 
@@ -188,7 +197,8 @@ class Player:
         self.older = None  # params of the partners, if they are not the policy's
         self._params = Merging(setup, lambda params: params)
         self._choose, self._moments, self._seeds = turn_signals.chooser(config), None, []
-        self._entropies = turn_entropies.reader(setup)
+        self._entropies, self._asked = turn_entropies.reader(setup), plan_memory.asked(config)
+        self.plans: list = []  # those that solved their tasks, if the rule that branches asks for a memory
         self.replayed: dict[int, list] = {}  # turns of earlier steps, as read (turn_replay)
         self._leader = self  # whose `older` counts: evaluations with a rule of their own have the run's partners
 
@@ -209,8 +219,11 @@ class Player:
         shares = turn_signals.shares(self._config) if branches else [group_size]
         groups: list[list[Trajectory]] = [[] for _ in records]
         self._moments, self._seeds = kept, [seed_of(key, group) for group in range(len(records))]
+        rests = [{} for _ in records]
         for number, share in enumerate(shares):
-            asks, told = [], self._told(params, groups) if number else []
+            if number and "imagined" in self._asked:
+                self._imagine(params, records, groups, rests, jax.random.fold_in(key, plan_memory.ROOM + number))
+            asks, told = [], self._told(params, groups, rests) if number else []
             for group, record in enumerate(records):
                 seed, points = self._seeds[group], [None] * share
                 if number:
@@ -222,13 +235,35 @@ class Player:
                 groups[trajectory.group].append(trajectory)
         return [trajectory for group in groups for trajectory in group]
 
-    def _told(self, params: Params, groups: list[list[Trajectory]]) -> list[dict[str, list]]:
+    def _told(self, params: Params, groups: list[list[Trajectory]], rests: list[dict]) -> list[dict[str, Any]]:
         """What the rule that chooses branches is told of each group, beside its episodes."""
+        known = {"memory": self.plans} if "memory" in self._asked else {}
+        told = [known | ({"imagined": rest} if "imagined" in self._asked else {}) for rest in rests]
         if self._entropies is None:
-            return [{} for _ in groups]
+            return told
         # Raw params: the reader's score merges adapters itself.
         found = iter(self._entropies(params, [one for group in groups for one in group]))
-        return [{"entropies": [next(found) for _ in group]} for group in groups]
+        return [more | {"entropies": [next(found) for _ in group]} for more, group in zip(told, groups, strict=True)]
+
+    def _imagine(self, params: Params, records: Sequence[dict], groups, rests: list[dict], key: jax.Array) -> None:
+        """Adds to each group's dict the length of the whole plan that the model imagines from each of its plans on.
+
+        The model goes on in a copy of the plan's world, and what it did there is dropped.
+        """
+        asks, owners = [], []
+        for group, found in enumerate(groups):
+            for plan, (index, turn) in plan_memory.not_imagined(found, rests[group]):
+                size = self._config.sample.group_size
+                after, number = (group * size + index, turn), plan_memory.ROOM + len(asks)
+                asks.append(Ask(number, records[group], group, len(asks), self._seeds[group], after))
+                owners.append((group, plan))
+        for start in range(0, len(asks), self._slots):
+            part = asks[start : start + self._slots]
+            played = self._run(params, part, key, self._moments, keep=False)
+            for ask, (group, plan), one in zip(part, owners[start:], played, strict=False):
+                self.envs.drop(ask.number)
+                if one.status != "error":
+                    rests[group][plan] = len(one.turns)
 
     def state_values(
         self, params: Params, records: Sequence[dict], trajectories: Sequence[Trajectory], key: jax.Array
