@@ -15,7 +15,7 @@ from experiments.parts import turn_signals
 from experiments.parts.setup import Setup
 from rl_jax.core.binding import needs
 from rl_jax.experience import a_star, trajectory
-from rl_jax.experience.branching import Point
+from rl_jax.experience.episode import Ask
 from rl_jax.experience.prompt import info_of
 from rl_jax.experience.trajectory import Trajectory
 from rl_jax.preferences.episodes import FOLDER
@@ -117,6 +117,28 @@ def demonstrated(setup: Setup, count: int, above: float) -> list[a_star.Plan]:
     return found
 
 
-def not_imagined(found: Sequence[Trajectory], known: Mapping[a_star.Plan, int]) -> list[tuple[a_star.Plan, Point]]:
-    """The plans of a group that can be gone on from and whose rest was not imagined yet, with their places."""
-    return [(plan, place) for plan, place in a_star.beginnings(found).items() if plan and plan not in known]
+def to_imagine(
+    records: Sequence[dict],
+    seeds: Sequence[int],
+    groups: Sequence[Sequence[Trajectory]],
+    known: Sequence[Mapping[a_star.Plan, int]],
+    group_size: int,
+) -> list[tuple[Ask, a_star.Plan]]:
+    """The episodes that imagine the rest of each plan that can be gone on from and whose rest is not known yet.
+
+    Each begins in a copy of the world after the plan, whose answers are real; what it does there is to be dropped.
+
+    Args:
+      records: a group's prompt.
+      seeds: of a group's environments.
+      groups: the episodes so far.
+      known: of a group: plan -> length of the whole plan.
+      group_size: G; episode n of group g is number g * G + n.
+    """
+    found: list[tuple[Ask, a_star.Plan]] = []
+    for group, played in enumerate(groups):
+        for plan, place in a_star.beginnings(played).items():
+            if place is not None and plan and plan not in known[group]:
+                number, after = ROOM + len(found), (group * group_size + place[0], place[1])
+                found.append((Ask(number, records[group], group, len(found), seeds[group], after), plan))
+    return found

@@ -9,15 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from experiments.parts import (
-    episode_replay,
-    plan_memory,
-    policy,
-    processes,
-    step_model,
-    turn_entropies,
-    turn_signals,
-)
+from experiments.parts import episode_replay, plan_memory, policy, processes, step_model, turn_entropies, turn_signals
 from experiments.parts.encoding import whole_text
 from experiments.parts.sampler import Merging
 from experiments.parts.setup import Setup, sampling_of
@@ -246,24 +238,15 @@ class Player:
         return [more | {"entropies": [next(found) for _ in group]} for more, group in zip(told, groups, strict=True)]
 
     def _imagine(self, params: Params, records: Sequence[dict], groups, rests: list[dict], key: jax.Array) -> None:
-        """Adds to each group's dict the length of the whole plan that the model imagines from each of its plans on.
-
-        The model goes on in a copy of the plan's world, and what it did there is dropped.
-        """
-        asks, owners = [], []
-        for group, found in enumerate(groups):
-            for plan, (index, turn) in plan_memory.not_imagined(found, rests[group]):
-                size = self._config.sample.group_size
-                after, number = (group * size + index, turn), plan_memory.ROOM + len(asks)
-                asks.append(Ask(number, records[group], group, len(asks), self._seeds[group], after))
-                owners.append((group, plan))
-        for start in range(0, len(asks), self._slots):
-            part = asks[start : start + self._slots]
-            played = self._run(params, part, key, self._moments, keep=False)
-            for ask, (group, plan), one in zip(part, owners[start:], played, strict=False):
+        """Adds to each group's dict the length of the whole plan that the model imagines from each of its plans on."""
+        asked = plan_memory.to_imagine(records, self._seeds, groups, rests, self._config.sample.group_size)
+        for start in range(0, len(asked), self._slots):
+            part = asked[start : start + self._slots]
+            played = self._run(params, [ask for ask, _ in part], key, self._moments, keep=False)
+            for (ask, plan), one in zip(part, played, strict=True):
                 self.envs.drop(ask.number)
                 if one.status != "error":
-                    rests[group][plan] = len(one.turns)
+                    rests[ask.group][plan] = len(one.turns)
 
     def state_values(
         self, params: Params, records: Sequence[dict], trajectories: Sequence[Trajectory], key: jax.Array
