@@ -83,14 +83,9 @@ def _werewolf(config, words: set[str]) -> None:
         solver = dict(fn=f"{SELECTION}.latent_strategies:solve", rounds=300)
     config.name = f"{config.name}_werewolf"
     config.task.name = "rl_jax.envs.text.werewolf_talk:load"
-    config.judge.strategies = dict(
-        fn="latent_iterations",
-        game="rl_jax.envs.text.werewolf_talk:game",
-        clusters=(2, 3, 4),
-        every=20,
-        solver=solver,
-        by="regret",
-    )
+    game = "rl_jax.envs.text.werewolf_talk:game"
+    strategies = dict(fn="latent_iterations", game=game, clusters=(2, 3, 4), every=20, solver=solver, by="regret")
+    config.judge = dict(strategies=strategies)
     config.rollout.prompt_buckets = (7,)
     config.sample.group_size = 8
     config.eval.samples_per_prompt = 8

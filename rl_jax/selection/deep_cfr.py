@@ -64,9 +64,9 @@ def init(key: chex.PRNGKey, sizes: Sequence[int]) -> Params:
 def apply(params: Params, inputs: chex.Array) -> chex.Array:
     """The MLP with relus between its layers: float [N, F] -> float [N, K]."""
     for weights, bias in params[:-1]:
-        inputs = jax.nn.relu(inputs @ weights + bias)
+        inputs = jax.nn.relu(inputs @ weights + bias[None])
     weights, bias = params[-1]
-    return inputs @ weights + bias
+    return inputs @ weights + bias[None]
 
 
 def fit_loss(outputs: chex.Array, batch: Memory) -> Mean:
@@ -237,15 +237,10 @@ def solve(
       ValueError: if an information set has no M, one of another number of actions, or more than `most` strategies.
     """
     sets = infosets(root)
-    largest = max(len(effects[name]) for name in sets) if all(name in effects for name in sets) else 0
-    for name, (_, count) in sets.items():
-        if name not in effects or effects[name].shape[1] != count:
-            raise ValueError(f"the information set {name!r} needs effects of its {count} actions")
-    if most and most < largest:
-        raise ValueError(f"most={most} is less than the {largest} strategies of an information set")
+    most = _outputs(sets, effects, most)
     inputs = np.stack([np.asarray(features(name), np.float32) for name in sets])
     row = {name: index for index, name in enumerate(sets)}
-    sizes = (inputs.shape[1], *hidden, most or largest)
+    sizes = (inputs.shape[1], *hidden, most)
     dice, key = np.random.default_rng(seed), jax.random.key(seed)
     players = sorted({player for player, _ in sets.values()})
     memories = {player: Reservoir(capacity, sizes[0], sizes[-1], dice) for player in (*players, -1)}
@@ -273,9 +268,24 @@ def solve(
                 if owner == player:
                     regrets[name] = found[row[name], : len(effects[name])].astype(float)
         strategy = {name: matched(values) for name, values in regrets.items()}
-    average = np.maximum(fitted(-1, rounds + 1), 0.0)
+    return Solution(regrets, _shares(fitted(-1, rounds + 1), effects, row))
+
+
+def _outputs(sets: Mapping[str, Any], effects: Mapping[str, np.ndarray], most: int) -> int:
+    """Outputs of the networks; raises ValueError if an information set does not fit."""
+    for name, (_, count) in sets.items():
+        if name not in effects or effects[name].shape[1] != count:
+            raise ValueError(f"the information set {name!r} needs effects of its {count} actions")
+    largest = max(len(effects[name]) for name in sets)
+    if most and most < largest:
+        raise ValueError(f"most={most} is less than the {largest} strategies of an information set")
+    return most or largest
+
+
+def _shares(found: np.ndarray, effects: Mapping[str, np.ndarray], row: Mapping[str, int]) -> dict[str, np.ndarray]:
+    """infoset -> probabilities, of a network's outputs [I, K]: what is above 0, of sum 1; even if nothing is."""
     policy = {}
-    for name in sets:
-        up = average[row[name], : len(effects[name])].astype(float)
+    for name, index in row.items():
+        up = np.maximum(found[index, : len(effects[name])].astype(float), 0.0)
         policy[name] = up / up.sum() if up.sum() > 0 else np.full(len(up), 1 / len(up))
-    return Solution(regrets, policy)
+    return policy

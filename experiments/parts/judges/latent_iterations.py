@@ -27,7 +27,7 @@ def latent_iterations(
 ) -> Judge:
     """LSPO's iterations. One begins with the texts of a step, and stays for `every` steps of training:
 
-        z(text) = the nearest of the K_i centres of its role's texts: k-means, K_i = clusters[i], the last one afterwards
+        z(text) = the nearest of the K_i centres of its role's texts: k-means, K_i = clusters[i], the last one after it
         R(I, k), sigma(I, k) of the game of these strategies, by `solver`
         reward = R(I, z(text)), or log sigma(I, z(text))
 
@@ -135,7 +135,8 @@ class _Iterated:
         rewards = values[[place[name] for name in sets], labels].astype(np.float32)
         effects = self._effects()
         solved = latent.acted({name: arrays["policy"][place[name], : len(effects[name])] for name in rows}, effects)
-        spoken = {name: found for name, found in self.learner.names.items() if played.spoken(name)}
+        here = {played.role_of(name) for name in sets}  # of a role without a text, the solution stands for it
+        spoken = {k: v for k, v in self.learner.names.items() if played.spoken(k) and played.role_of(k) in here}
         numbers = {
             "gap": played.gap(solved | shares(sets, actions, spoken, played)),
             "latent_gap": played.gap(solved),

@@ -1,14 +1,14 @@
 """Werewolf in words of one's own, as small as it can be: three seats, hidden roles, one round of talk, and a vote.
 
-    "aWll"  "bV.:" -> "l.l"      seat b, a villager, has heard a say nothing and accuses the seat after its own
-    "cSlr.:" -> ...              seat c, the seer, knows that the wolf is the seat after c; a has accused c (two after a)
+    "bV.:" -> "l.l"      seat b, a villager, has heard a say nothing, and accuses the seat after its own
+    "cSlr.:" -> ".rr"    seat c, the seer, knows that the wolf is the seat after c; a has accused c, two after a
 
 One seat is the werewolf, one the seer, one a villager, all deals alike. In the night the seer learns who the wolf is
-(with three seats, whom it looks at does not matter). Then a, b and c speak once each, any word of "l", "r" and ".": more
-"l" than "r" accuses the seat after one's own, more "r" the one after that, else one says nothing. Then all vote, and a seat
-with two votes is out. The village (side 0) gets 1 if that is the wolf, -1 if it is not, 0 if nobody is out. Votes are
-plain actions, not words: seer and wolf stand by what they have said, so only the villager, who knows nothing before the
-talk, has a choice. Without that rule talk would be cheap, and to say and believe nothing an equilibrium.
+(with three seats, whom it looks at does not matter). Then a, b and c speak once each, any word of "l", "r" and ".":
+more "l" than "r" accuses the seat after one's own, more "r" the one after that, else one says nothing. Then all vote,
+and a seat with two votes is out. The village (side 0) gets 1 if that is the wolf, -1 if it is not, 0 if nobody is out.
+Votes are plain actions, not words: seer and wolf stand by what they have said, so only the villager, who knows nothing
+before the talk, has a choice. Without that rule talk would be cheap, and to say and believe nothing an equilibrium.
 
 A stand-in for the seven seats of arXiv 2502.04686, with its parts: hidden roles, a claim that a wolf can imitate, talk
 whose meaning is not its form, votes. All is exact: rl_jax.selection.game_values walks the tree of 565 nodes.
