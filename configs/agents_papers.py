@@ -23,8 +23,10 @@ large models. Arguments: the paper, and words of it.
                            measures the rates: nobody may search, nothing is learned (its rate is 1e-12), episodes are
                            recorded for experiments.tools.pass_rates
     `toolchain_star`       A* over turns of tool calls: the next episodes begin at the plan of the least f = g + h, made
-                           of agreement, memory and the rest of an episode (arXiv 2310.13227, which trains nothing;
-                           its terms from memory). This run only plays and records; 4 at once, 32 episodes a prompt
+                           of a memory of solved tasks, self-consistency, and the rest that the model imagines
+                           (arXiv 2310.13227, which trains nothing; its terms second-hand, exponents .5 ours). Memory
+                           compares tools, the first token of a turn; it begins with 8 demonstrations and grows by what
+                           the run solved. This run only plays and records; 4 at once, 32 episodes a prompt
     `smoke`                seconds, for CI
 """
 
@@ -99,7 +101,9 @@ def _ur2(words: set[str]):
 
 def _toolchain_star(words: set[str]):
     config = world(words, "two_tools", "branch_loo")
-    config.agent.branching = dict(fn="rl_jax.experience.a_star:by_a_star")
+    config.agent.branching = dict(
+        fn="rl_jax.experience.a_star:by_a_star", width=4, alpha=0.5, beta=0.5, named=1, demonstrations=8
+    )
     size = 8 if "smoke" in words else 32
     config.sample.update(group_size=size, prompts_per_step=4)
     config.agent.update(roots=4, rounds=size // 4 - 1, record=True)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import jax
 import numpy as np
 
-from experiments.parts import episode_replay, policy, rollout_mesh, turn_signals
+from experiments.parts import episode_replay, plan_memory, policy, rollout_mesh, turn_signals
 from experiments.parts.clock import Clock
 from experiments.parts.encoding import whole_text
 from experiments.parts.failures import first_failure
@@ -53,6 +53,7 @@ class EpisodeCollector(Collector):
         self._successes = episode_replay.successes(setup.config, loop.workdir) if loop else None
         if self._successes and isinstance(rewards, Rewards):
             raise ValueError("agent.replay: let the environment pay all of the reward; what is recorded is paid once")
+        self._plans = plan_memory.memory_of(setup, loop.workdir if loop else None)
         self._signals = Signals(setup, programs.generate)
         if isinstance(rewards, Rewards) and "state_values" in turn_signals.asked(setup.config):
             raise ValueError(
@@ -65,8 +66,12 @@ class EpisodeCollector(Collector):
         self._seen, self._replayed = [], 0
         if self._setup.config.agent.partner == "reference":
             self._samplers.generate.older = reference
+        if self._plans is not None:
+            self._samplers.generate.plans = self._plans.of(self._loop.step - 1 if self._loop else 0)  # earlier steps
         collected = super().__call__(params, key, clock, reference)
         told = {"episode/replayed": self._replayed / len(self._seen)} if self._successes else {}
+        if self._plans is not None:
+            told |= self._plans.metrics(self._seen, self._setup.config.sample.group_size)
         return collected._replace(metrics=collected.metrics | episode_metrics(self._seen) | told)
 
     def _sample(self, generate: Player, records, params, key, own_prompts, clock: Clock) -> Judged:

@@ -4,11 +4,21 @@ import contextlib
 import hashlib
 import random
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import numpy as np
 
-from experiments.parts import episode_replay, own_judgement, policy, processes, step_model, turn_entropies, turn_signals
+from experiments.parts import (
+    episode_replay,
+    own_judgement,
+    plan_memory,
+    policy,
+    processes,
+    step_model,
+    turn_entropies,
+    turn_signals,
+)
 from experiments.parts.encoding import whole_text
 from experiments.parts.sampler import Merging
 from experiments.parts.setup import Setup, sampling_of
@@ -106,7 +116,7 @@ def check(config) -> None:
     else:
         problems += _partner_problems(config, env)
         problems += _not_told(config, env) + turn_signals.problems(config, env) + own_judgement.problems(config, env)
-    problems += episode_replay.problems(config) + step_model.problems(config)
+    problems += episode_replay.problems(config) + step_model.problems(config) + plan_memory.problems(config)
     if problems:
         raise ValueError("\n".join(problems))
 
@@ -189,6 +199,8 @@ class Player:
         self._params = Merging(setup, lambda params: params)
         self._choose, self._moments, self._seeds = turn_signals.chooser(config), None, []
         self._entropies, self._judged = turn_entropies.reader(setup), own_judgement.reader(setup, make)
+        self._asked = plan_memory.asked(config)
+        self.plans: list = []  # those that solved their tasks, if the rule that branches asks for a memory
         self.replayed: dict[int, list] = {}  # turns of earlier steps, as read (turn_replay)
         self._leader = self  # whose `older` counts: evaluations with a rule of their own have the run's partners
 
@@ -209,8 +221,11 @@ class Player:
         shares = turn_signals.shares(self._config) if branches else [group_size]
         groups: list[list[Trajectory]] = [[] for _ in records]
         self._moments, self._seeds = kept, [seed_of(key, group) for group in range(len(records))]
+        rests = [{} for _ in records]
         for number, share in enumerate(shares):
-            asks, told = [], self._told(params, groups) if number else []
+            if number and "imagined" in self._asked:
+                self._imagine(params, records, groups, rests, jax.random.fold_in(key, plan_memory.ROOM + number))
+            asks, told = [], self._told(params, groups, rests) if number else []
             for group, record in enumerate(records):
                 seed, points = self._seeds[group], [None] * share
                 if number:
@@ -223,13 +238,26 @@ class Player:
                 groups[trajectory.group].append(trajectory)
         return [trajectory for group in groups for trajectory in group]
 
-    def _told(self, params: Params, groups: list[list[Trajectory]]) -> list[dict[str, list]]:
+    def _told(self, params: Params, groups: list[list[Trajectory]], rests: list[dict]) -> list[dict[str, Any]]:
         """What the rule that chooses branches is told of each group, beside its episodes."""
+        known = {"memory": self.plans} if "memory" in self._asked else {}
+        told = [known | ({"imagined": rest} if "imagined" in self._asked else {}) for rest in rests]
         if self._entropies is None:
-            return [{} for _ in groups]
+            return told
         # Raw params: the reader's score merges adapters itself.
         found = iter(self._entropies(params, [one for group in groups for one in group]))
-        return [{"entropies": [next(found) for _ in group]} for group in groups]
+        return [more | {"entropies": [next(found) for _ in group]} for more, group in zip(told, groups, strict=True)]
+
+    def _imagine(self, params: Params, records: Sequence[dict], groups, rests: list[dict], key: jax.Array) -> None:
+        """Adds to each group's dict the length of the whole plan that the model imagines from each of its plans on."""
+        asked = plan_memory.to_imagine(records, self._seeds, groups, rests, self._config.sample.group_size)
+        for start in range(0, len(asked), self._slots):
+            part = asked[start : start + self._slots]
+            played = self._run(params, [ask for ask, _ in part], key, self._moments, keep=False)
+            for (ask, plan), one in zip(part, played, strict=True):
+                self.envs.drop(ask.number)
+                if one.status != "error":
+                    rests[ask.group][plan] = len(one.turns)
 
     def state_values(
         self, params: Params, records: Sequence[dict], trajectories: Sequence[Trajectory], key: jax.Array

@@ -9,10 +9,14 @@ R(I, k) is the regret of not having said k at the information set I: of a prompt
 preferred to the one of the smallest, and DPO trains on such pairs. With a cluster for each action, and nothing else in
 it, this is counterfactual regret minimisation of the game itself. In numpy, on the host, without models.
 
+A game has two sides and may have more seats than sides, each of which knows its own; pi_{-i} is of all other seats.
+
 Source: arXiv 2502.04686, whose equations could only be read second-hand (its game is Werewolf, and networks stand for
-the tables of R: Deep CFR). A summary has the text of the lower regret preferred; with R as above it is the larger one.
+the tables of R: rl_jax.selection.deep_cfr). A summary has the text of the lower regret preferred; with R as above it is
+the larger one.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -20,7 +24,7 @@ import numpy as np
 
 
 class Chance(NamedTuple):
-    """A node where chance moves. probs: of the children. children: nodes; a number is an end, what player 0 gets."""
+    """A node where chance moves. probs: of the children. children: nodes; a number is an end, what side 0 gets."""
 
     probs: Sequence[float]
     children: Sequence[Any]
@@ -30,14 +34,21 @@ class Decision(NamedTuple):
     """A node where a player acts.
 
     Attributes:
-      player: 0 or 1; what one gets the other loses.
-      infoset: the name of all that the player knows; nodes of one name have the same actions.
+      player: the seat, 0, 1, ....
+      infoset: the name of all that the player knows; nodes of one name have the same player, side and actions.
       children: nodes by action.
+      side: 0 or 1; what one gets the other loses. None: two players, each its own side.
     """
 
     player: int
     infoset: str
     children: Sequence[Any]
+    side: int | None = None
+
+    @property
+    def sign(self) -> int:
+        """1 for side 0, -1 for side 1: what the player gets of an end."""
+        return 1 if (self.player if self.side is None else self.side) == 0 else -1
 
 
 class Solution(NamedTuple):
@@ -122,7 +133,7 @@ def solve(root: Any, effects: Mapping[str, np.ndarray], *, rounds: int = 300) ->
     Args:
       root: of the game, a Chance or a Decision.
       effects: infoset -> M, float [K, A], for every information set.
-      rounds: T; both players' strategies change after each.
+      rounds: T; all players' strategies change after each.
 
     Raises:
       ValueError: if an information set has no M, or one of another number of actions.
@@ -131,12 +142,13 @@ def solve(root: Any, effects: Mapping[str, np.ndarray], *, rounds: int = 300) ->
         if name not in effects or effects[name].shape[1] != count:
             raise ValueError(f"the information set {name!r} needs effects of its {count} actions")
     tables = {name: effects[name].tolist() for name in infosets(root)}
+    seats = 1 + max((player for player, _ in infosets(root).values()), default=0)
     regrets = {name: [0.0] * len(table) for name, table in tables.items()}
     played = {name: [0.0] * len(table) for name, table in tables.items()}
     strategy: dict[str, list[float]] = {}
 
-    def walk(node: Any, reach: tuple[float, float], chance: float) -> float:
-        """What player 0 gets. reach: of each player's own choices."""
+    def walk(node: Any, reach: tuple[float, ...], chance: float) -> float:
+        """What side 0 gets. reach: of each player's own choices."""
         if isinstance(node, int | float):
             return node
         if isinstance(node, Chance):
@@ -146,10 +158,9 @@ def solve(root: Any, effects: Mapping[str, np.ndarray], *, rounds: int = 300) ->
         acts = [sum(s * row[a] for s, row in zip(said, table, strict=True)) for a in range(len(node.children))]
         values = []
         for act, child in zip(acts, node.children, strict=True):
-            ahead = (reach[0] * act, reach[1]) if own == 0 else (reach[0], reach[1] * act)
-            values.append(walk(child, ahead, chance))
+            values.append(walk(child, (*reach[:own], reach[own] * act, *reach[own + 1 :]), chance))
         mean = sum(act * value for act, value in zip(acts, values, strict=True))
-        weight = chance * reach[1 - own] * (1 if own == 0 else -1)
+        weight = chance * math.prod((*reach[:own], *reach[own + 1 :])) * node.sign
         for k, row in enumerate(table):
             regrets[node.infoset][k] += weight * (sum(m * v for m, v in zip(row, values, strict=True)) - mean)
             played[node.infoset][k] += chance * reach[own] * said[k]
@@ -157,7 +168,7 @@ def solve(root: Any, effects: Mapping[str, np.ndarray], *, rounds: int = 300) ->
 
     for _ in range(rounds):
         strategy.update({name: _matched(values) for name, values in regrets.items()})
-        walk(root, (1.0, 1.0), 1.0)
+        walk(root, (1.0,) * seats, 1.0)
     policy = {name: _shares(values) for name, values in played.items()}
     return Solution({name: np.asarray(values) / rounds for name, values in regrets.items()}, policy)
 

@@ -35,6 +35,7 @@ OPEN = (
     "task",
     "sample.prompts",
     "agent.env",
+    "agent.branching",
     *(f"algorithm.{slot}" for slot in SLOTS),
     *(f"algorithm.trackers.{place}" for place in PLACES),
     *("critic.advantage", "critic.loss", "sft.loss", "sft.prompts"),

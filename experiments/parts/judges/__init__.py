@@ -14,6 +14,7 @@ from experiments.parts.judges.follow_ups import follow_up
 from experiments.parts.judges.generative import pairwise, pointwise
 from experiments.parts.judges.language_models import likelihood, log_ratio
 from experiments.parts.judges.latent import latent_strategies
+from experiments.parts.judges.latent_iterations import latent_iterations
 from experiments.parts.judges.listing import listwise
 from experiments.parts.judges.preferring import win_probability
 from experiments.parts.judges.reward_models import process_reward_model, reward_model
@@ -32,6 +33,7 @@ __all__ = [
     "first_wrong_step",
     "follow_up",
     "graded_votes",
+    "latent_iterations",
     "latent_strategies",
     "likelihood",
     "listwise",

@@ -29,7 +29,7 @@ def latent_strategies(
     Equations: rl_jax.selection.latent_strategies. Components: `gap`, what both players could still gain against the
     actions of the step's texts, `latent_gap`, the same against the strategy that CFR finds, and `clusters`, per role.
     Source: arXiv 2502.04686. There a policy plays whole games, and the number of clusters grows from iteration to
-    iteration; here each step's prompts are all information sets of the game, and `clusters` stays.
+    iteration, as in `latent_iterations`; here each step's prompts are all information sets, and `clusters` stays.
 
     Args:
       setup: of the run; its records' info has `infoset`.

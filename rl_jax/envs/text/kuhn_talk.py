@@ -32,8 +32,9 @@ class TextGame(NamedTuple):
       role_of: infoset -> the role whose texts are clustered together.
       embed: texts -> float [N, D].
       action_of: text -> the action that it is, 0 .. A - 1.
-      gap: infoset -> probabilities of the actions [A] -> what both players could still gain in sum, 0 at an
-        equilibrium.
+      gap: infoset -> probabilities of the actions [A] -> what the players could still gain in sum, 0 at an equilibrium.
+      features: infoset -> what the player knows, float [F], for networks.
+      spoken: infoset -> whether its action is a text; others choose among their actions.
     """
 
     root: Any
@@ -41,6 +42,8 @@ class TextGame(NamedTuple):
     embed: Callable[[Sequence[str]], np.ndarray]
     action_of: Callable[[str], int]
     gap: Callable[[Mapping[str, np.ndarray]], float]
+    features: Callable[[str], np.ndarray]
+    spoken: Callable[[str], bool] = lambda infoset: True
 
 
 def bets(text: str) -> int:
@@ -71,14 +74,20 @@ def gap(policy: Mapping[str, np.ndarray]) -> float:
     return kuhn.best_response(chances, 0) + kuhn.best_response(chances, 1)
 
 
+def features(infoset: str) -> np.ndarray:
+    """The card and the moves so far, one-hot, float64 [7]."""
+    moves = [letter == move for place in range(2) for letter in "pb" for move in infoset[1 + place : 2 + place] or "-"]
+    return np.asarray([infoset[0] == card for card in kuhn.CARDS] + moves, float)
+
+
 def game() -> TextGame:
     """Kuhn poker in words; a role is a card."""
-    return TextGame(tree(), lambda infoset: infoset[0], embed, bets, gap)
+    return TextGame(tree(), lambda infoset: infoset[0], embed, bets, gap, features)
 
 
-def word(rng: random.Random) -> str:
+def word(rng: random.Random, letters: str = LETTERS) -> str:
     """A word of one to three letters."""
-    return "".join(rng.choice(LETTERS) for _ in range(rng.randint(1, LONGEST)))
+    return "".join(rng.choice(letters) for _ in range(rng.randint(1, LONGEST)))
 
 
 def load(*, num_words: int = 3_000, seed: int = 0, data_dir: str = base.DEFAULT_DATA_DIR) -> base.Task:
@@ -92,6 +101,36 @@ def load(*, num_words: int = 3_000, seed: int = 0, data_dir: str = base.DEFAULT_
     Raises:
       ValueError: if num_words is below 1.
     """
+    names, code = list(kuhn.equilibrium()), [__file__, kuhn.__file__]
+    return words_task("kuhn_talk", names, LETTERS, ALPHABET, code, num_words=num_words, seed=seed, data_dir=data_dir)
+
+
+def words_task(
+    name: str,
+    infosets: Sequence[str],
+    letters: str,
+    alphabet: str,
+    code: Sequence[str],
+    *,
+    num_words: int,
+    seed: int,
+    data_dir: str,
+) -> base.Task:
+    """The task of a game of words: a prompt "INFOSET:" for each of `infosets`, and random words for a warm start.
+
+    Args:
+      name: of the task.
+      infosets: whose actions are words.
+      letters: of the words.
+      alphabet: of prompts and words.
+      code: files that make it.
+      num_words: as in `load`.
+      seed: as in `load`.
+      data_dir: as in `load`.
+
+    Raises:
+      ValueError: if num_words is below 1.
+    """
     if num_words < 1:
         raise ValueError(f"num_words={num_words} must be 1 or more")
 
@@ -99,16 +138,11 @@ def load(*, num_words: int = 3_000, seed: int = 0, data_dir: str = base.DEFAULT_
         return {"prompt": f"{infoset}:", "completion": completion, "info": json.dumps({"infoset": infoset})}
 
     def make():
-        rng, names = random.Random(seed), list(kuhn.equilibrium())
-        prompts = [record(name) for name in names]
-        return {
-            "train": prompts,
-            "test": prompts,
-            "sft_train": [record(rng.choice(names), word(rng)) for _ in range(num_words)],
-        }, {}
+        rng, names = random.Random(seed), list(infosets)
+        prompts = [record(infoset) for infoset in names]
+        said = [record(rng.choice(names), word(rng, letters)) for _ in range(num_words)]
+        return {"train": prompts, "test": prompts, "sft_train": said}, {}
 
     arguments = {"num_words": int(num_words), "seed": int(seed)}
-    stored = base.record_splits(
-        "kuhn_talk", make, arguments=arguments, code=[__file__, kuhn.__file__], data_dir=data_dir
-    )
-    return base.Task("kuhn_talk", CharTokenizer(ALPHABET), stored, None)
+    stored = base.record_splits(name, make, arguments=arguments, code=code, data_dir=data_dir)
+    return base.Task(name, CharTokenizer(alphabet), stored, None)
