@@ -14,10 +14,10 @@ The order is a function of what was put, not of a clock: rows come in the order 
 put, then by number. So the same puts and takes give the same micro-batches, also after `state` and `restore`.
 
 Read in its authors' public code (Ascend/TransferQueue: tables of what was produced and, for each task, consumed;
-samplers by rows, by whole groups, by rank), not in the paper's text. The queue is its controller; the values are here,
-or in another `Store`, as in storage units on several machines (`units`), in which others put: the queue is told
-(`announce`). training.balance.by_rank is its sampler that gives each data-parallel rank as many tokens. Pure: no files,
-no clocks, no threads.
+samplers by rows, by whole groups, by rank) and abstract, not in the paper's text. The queue is its controller; values
+are here, or in another `Store`, as in storage units on several machines (`units`), in which others put: the queue is
+told (`announce`). training.balance.by_rank is its sampler that gives each data-parallel rank as many tokens. Pure: no
+files, no clocks, no threads.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
