@@ -56,7 +56,7 @@ class Telling:
             self._tell()
 
 
-class RowFlow(Telling, Flow):
+class RowFlow(Flow, Telling):
     """A Flow that says which rows have ended, and calls back after each decode call.
 
     Attributes:
