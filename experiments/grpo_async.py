@@ -57,9 +57,7 @@ absl_flags.DEFINE_string(
 )
 
 
-def run(
-    config, workdir: pathlib.Path, *, task: Task | None = None, replay=None, link: Link | None = None, units=None
-) -> None:
+def run(config, workdir: pathlib.Path, *, task: Task | None = None, replay=None, link=None, units=None) -> None:
     """Warm start, restore the latest checkpoint if any, loop, save. task: replaces config.task."""
     loop, setup = Run(async_check.checked(config), workdir, "grpo_async", config.train), make_setup(config, task)
     packer, estimators = RolloutPacker(setup), trackers.make_trackers(config, setup.task)
@@ -69,8 +67,7 @@ def run(
         return
     move, ref_params = references.start(setup, params)
     (programs, state), (source, prompts) = policy.build(setup, params), policy.own_prompts(setup)
-    rewards = loop.carry(make_rewards(setup))
-    flow = make_flow_of(setup, prompts, loop, replay=replay, link=link, units=units)
+    rewards, flow = loop.carry(make_rewards(setup)), make_flow_of(setup, prompts, loop, replay, link, units)
     items = loop.restore(checkpoint_items(state, reference=ref_params), flow)
     state, ref_params = state_of(items), items.get("reference")
     with loop, rewards, flow.begun(loop.step, state.params):

@@ -277,7 +277,6 @@ def make_flow_of(
     setup: Setup,
     prompts,
     loop: Run,
-    *,
     replay: pathlib.Path | None = None,
     link: Link | None = None,
     units: Units | None = None,

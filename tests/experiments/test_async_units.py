@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from configs import grpo_async as async_config
+from experiments import grpo_async
 from experiments.parts import async_check, async_units
 from experiments.parts.async_collect import by_tokens, ranks_of
 from experiments.parts.async_flow import Flow
@@ -14,6 +15,7 @@ from experiments.parts.async_groups import GroupRows
 from experiments.parts.async_roles import Sampler, Trainer, pack
 from experiments.parts.async_units import IN_UNITS, UnitFlow, UnitSampler, UnitTrainer, completion_of, shared_with
 from rl_jax.experience.admission import Counters
+from rl_jax.flow import Folder
 from rl_jax.flow.columns import Row
 from rl_jax.flow.shelf import Shelf
 from rl_jax.flow.units import News, Units
@@ -142,9 +144,10 @@ def test_a_row_is_in_a_unit_when_it_has_ended_once(flow, units):
 def test_rows_of_a_group_that_is_thrown_away_are_forgotten(flow, units):
     flow._groups.groups = [group_of(3, rows=[1]), group_of(4, rows=[0])]
     flow._step()
+    assert set(units.news().there) == {7, 8}
     flow._groups.old = [3]
     flow._inside()
-    assert units.news() == ({8: list(IN_UNITS)}, [6, 7]), "also the row that never ended"
+    assert units.news() == ({}, [6, 7]), "also the row that never ended"
     flow._groups.groups = [group_of(3)]
     flow._step()
     assert units.news().there == {}, "a sampler that comes back makes them again, and throws them away again"
@@ -294,3 +297,34 @@ def test_a_part_is_ordered_so_that_devices_have_as_many_tokens():
         ValueError, match="flow.balance=True: the 1 groups of a part .* not a multiple of the 2 devices"
     ):
         ranks_of(setup)
+
+
+@pytest.mark.parametrize("role", ["trainer", "sampler", "unit"])
+@pytest.mark.parametrize("complete", [True, False])
+def test_the_command_line_reaches_each_side(tmp_path, monkeypatch, role, complete):
+    """A folder as link and units over the network: the secret is the units'."""
+    (tmp_path / "token").write_text("a-token-of-this-test")
+    given = dict(replay=None, role=role, sampler=0, unit=1, link="", link_secrets=str(tmp_path))
+    given |= dict(units="grpc://127.0.0.1:1,grpc://127.0.0.1:2")
+    monkeypatch.setattr(grpo_async, "absl_flags", types.SimpleNamespace(FLAGS=types.SimpleNamespace(**given)))
+    monkeypatch.setattr(grpo_async, "StopSignal", lambda: None)
+    called, noted = [], []
+
+    def end(*args, **fields):
+        called.append((args, fields))
+        return complete
+
+    monkeypatch.setattr(grpo_async, "run", end)
+    monkeypatch.setattr(grpo_async, "run_sampler", end)
+    monkeypatch.setattr(async_units, "serve", end)
+    monkeypatch.setattr(grpo_async.stops, "note", lambda: noted.append(True))
+    grpo_async.main("config", tmp_path)
+    ((args, fields),) = called
+    if role == "unit":
+        assert args == (tmp_path, given["units"], 1, str(tmp_path), None)
+    else:
+        assert len(fields["units"]) == 2 and fields["units"]._units[0]._token == "a-token-of-this-test"
+        link = fields["link"] if role == "trainer" else args[2]
+        assert isinstance(link, Folder)
+        link.close()
+    assert bool(noted) == (not complete and role != "trainer")
