@@ -32,6 +32,7 @@ def flow(**changes) -> dict:
         samplers=1,
         streaming=False,
         columns=False,
+        balance=False,
     )
     return fields | changes
 

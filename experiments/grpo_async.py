@@ -6,7 +6,8 @@ Each step: groups that have finished -> rewards -> advantages -> old and referen
 them decode calls for the groups to come. config.flow says how far sampling may run ahead (eta), how old a row may get
 (age), what becomes of rows in flight when new weights arrive, whether groups are trained on as they end (streaming),
 and whether rows are judged and scored as they end (columns). With eta=0 a run is that of experiments.grpo, bit for bit.
-The same command resumes an interrupted run, with every row that was begun. --role: the same run as processes.
+The same command resumes an interrupted run, with every row that was begun. --role: the same run as processes, between
+which groups move, or with --units rows as they end.
 """
 
 import contextlib
@@ -15,16 +16,14 @@ import pathlib
 import jax
 from absl import flags as absl_flags
 
-from experiments.parts import async_check, flags, logged, policy, processes, references, stops, trackers
+from experiments.parts import async_check, async_units, flags, logged, policy, processes, references, stops, trackers
 from experiments.parts.async_beats import Beat, Ended
 from experiments.parts.async_collect import Scoring
 from experiments.parts.async_columns import make_collector
-from experiments.parts.async_flow import Flow
-from experiments.parts.async_links import ROLES, Secrets, make_link
-from experiments.parts.async_roles import Sampler
-from experiments.parts.async_rows import make_flow_of
+from experiments.parts.async_links import NONE, ROLES, Secrets, make_link
 from experiments.parts.async_shares import names_of, share_of, shares_clock
 from experiments.parts.async_stream import Part, make_learner
+from experiments.parts.async_units import make_flow_of
 from experiments.parts.judging import make_evaluate
 from experiments.parts.packers import RolloutPacker
 from experiments.parts.policy_steps import make_policy_batch
@@ -39,17 +38,26 @@ from rl_jax.training.checkpoint import StopSignal
 absl_flags.DEFINE_string(
     "replay", None, "workdir of a run whose schedule.jsonl decides, in place of the clock", allow_override=True
 )
-absl_flags.DEFINE_enum("role", "both", ROLES, "one process, or one of two with the same config", allow_override=True)
+absl_flags.DEFINE_enum(
+    "role", "both", (*ROLES, "unit"), "one process, or one of several with the same config", allow_override=True
+)
 absl_flags.DEFINE_integer("sampler", 0, "with --role=sampler: which one of config.flow.samplers, from 0")
+absl_flags.DEFINE_integer("unit", 0, "with --role=unit: which one of --units, from 0")
+absl_flags.DEFINE_string(
+    "units", "", "grpc://HOST:PORT,...: storage units, through which rows move as they end; with flow.columns"
+)
 absl_flags.DEFINE_string(
     "link", "", "a folder (default: in workdir), grpc://HOST:PORT or grpc+tls://HOST:PORT", allow_override=True
 )
 absl_flags.DEFINE_string(
-    "link_secrets", None, "folder of a grpc link's token, cert.pem and (trainer) key.pem", allow_override=True
+    "link_secrets",
+    None,
+    "folder of token, cert.pem and (trainer) key.pem, of a grpc link or --units",
+    allow_override=True,
 )
 
 
-def run(config, workdir: pathlib.Path, *, task: Task | None = None, replay=None, link: Link | None = None) -> None:
+def run(config, workdir: pathlib.Path, *, task: Task | None = None, replay=None, link=None, units=None) -> None:
     """Warm start, restore the latest checkpoint if any, loop, save. task: replaces config.task."""
     loop, setup = Run(async_check.checked(config), workdir, "grpo_async", config.train), make_setup(config, task)
     packer, estimators = RolloutPacker(setup), trackers.make_trackers(config, setup.task)
@@ -59,7 +67,7 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None, replay=None,
         return
     move, ref_params = references.start(setup, params)
     (programs, state), (source, prompts) = policy.build(setup, params), policy.own_prompts(setup)
-    rewards, flow = loop.carry(make_rewards(setup)), make_flow_of(setup, prompts, loop, replay=replay, link=link)
+    rewards, flow = loop.carry(make_rewards(setup)), make_flow_of(setup, prompts, loop, replay, link, units)
     items = loop.restore(checkpoint_items(state, reference=ref_params), flow)
     state, ref_params = state_of(items), items.get("reference")
     with loop, rewards, flow.begun(loop.step, state.params):
@@ -87,13 +95,13 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None, replay=None,
 
 
 def run_sampler(
-    config, workdir: pathlib.Path, link: Link, *, task: Task | None = None, index: int = 0, stop=None
+    config, workdir: pathlib.Path, link: Link, *, task: Task | None = None, index: int = 0, stop=None, units=None
 ) -> bool:
     """The other process: samples what `run` trains on, or a share, until a StopSignal. Returns whether that was all."""
     setup, share = make_setup(async_check.checked(config), task), share_of(config, index)
     folder = workdir / names_of(share.count)[index]
-    side = Sampler(setup, link, folder, share, stop)
-    flow = Flow(setup, policy.own_prompts(setup)[1], folder, share=share, exchange=side.exchange())
+    side = async_units.make_sampler(setup, units, link, folder, share, stop)
+    flow = side.make_flow(policy.own_prompts(setup)[1])
     with contextlib.closing(side), Beat(link, folder.name), contextlib.suppress(Ended):
         version = side.restore(flow)
         with flow.begun(version, side.weights(version)):
@@ -119,11 +127,16 @@ def main(config, workdir: pathlib.Path) -> None:
         raise ValueError(f"--replay={given.replay}: one process repeats a run, and so one of two; leave out --role")
     if given.sampler and given.role != "sampler":
         raise ValueError(f"--sampler={given.sampler} is for --role=sampler, and this is --role={given.role}")
-    link = make_link(given.role, workdir, given.link, Secrets.read(given.link_secrets))
+    if given.role == "unit":
+        async_units.serve(workdir, given.units, given.unit, given.link_secrets, StopSignal()) or stops.note()
+        return
+    units = async_units.make_units(given.role, workdir, given.units, given.link_secrets)
+    has_secrets = units is None or given.link.startswith("grpc")  # a link that is a folder has none
+    link = make_link(given.role, workdir, given.link, Secrets.read(given.link_secrets) if has_secrets else NONE)
     if given.role == "sampler":
-        run_sampler(config, workdir, link, index=given.sampler, stop=StopSignal()) or stops.note()
+        run_sampler(config, workdir, link, index=given.sampler, stop=StopSignal(), units=units) or stops.note()
     else:
-        run(config, workdir, replay=pathlib.Path(given.replay) if given.replay else None, link=link)
+        run(config, workdir, replay=pathlib.Path(given.replay) if given.replay else None, link=link, units=units)
 
 
 if __name__ == "__main__":

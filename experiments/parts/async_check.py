@@ -54,6 +54,10 @@ def checked(config):
         check_several(config)
     except ValueError as error:
         problems.append(str(error))
+    if flow.balance and not flow.streaming:
+        problems.append(
+            "flow.balance=True orders the rows of a part; those of a whole batch are shuffled: set flow.streaming=True"
+        )
     if flow.streaming and not problems:
         problems += async_stream.problems(config)
     if flow.columns and not problems:

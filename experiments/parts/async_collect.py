@@ -8,7 +8,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from experiments.parts import policy
-from experiments.parts.async_flow import Flow
+from experiments.parts.async_flow import Flow, part_of
 from experiments.parts.async_groups import GroupRows
 from experiments.parts.clock import Clock
 from experiments.parts.encoding import encode_prompts
@@ -23,6 +23,7 @@ from rl_jax.core.binding import needs
 from rl_jax.core.types import Packed, Params, TokenBatch, TokenScores
 from rl_jax.experience import lag
 from rl_jax.rollout.lm.requests import as_rollout
+from rl_jax.training import balance, sharding
 
 
 class Scoring(NamedTuple):
@@ -60,6 +61,8 @@ class AsyncCollector:
     def __init__(self, setup: Setup, rewards, packer: RolloutPacker, flow: Flow):
         self._setup, self._rewards, self._packer, self._flow = setup, rewards, packer, flow
         self._with_versions = asks_versions(setup.config) or flow.rule.bound > 0
+        self._ranks = ranks_of(setup) if setup.config.flow.balance else 0
+        self._heaviest: list[float] = []
 
     def __call__(
         self, clock: Clock, scoring: Scoring
@@ -73,9 +76,17 @@ class AsyncCollector:
           scoring: of the step.
         """
         for groups in self._flow.parts():
-            collected = self._judged(groups, clock)
+            collected = self._judged(self._arranged(groups), clock)
             rows = to_mesh(self._setup, self._packer.to_score(collected.judged.rollout))
             yield collected, rows, *scoring(rows)
+
+    def _arranged(self, groups: Sequence[GroupRows]) -> list[GroupRows]:
+        """The groups of a part; with flow.balance in an order in which each device's rows have as many tokens."""
+        if not self._ranks:
+            return list(groups)
+        found, heaviest = by_tokens(groups, self._ranks)
+        self._heaviest.append(heaviest)
+        return found
 
     def _judged(self, groups: Sequence[GroupRows], clock: Clock) -> Collected:
         setup, settings, prompts = self._setup, self._setup.config.rollout, self._flow.prompts
@@ -108,6 +119,8 @@ class AsyncCollector:
         if self._flow.rule.bound:
             found = (self._flow.counters.version, rollout.versions, rollout.completion_mask)
             metrics |= lag.lag_metrics(*found, bound=self._flow.rule.bound)
+        if self._heaviest:
+            metrics["flow/heaviest_rank"], self._heaviest = max(self._heaviest), []
         metrics |= self._rewards.learn(judged) if self._rewards else {}
         return Collected(judged, None, metrics, named=join([part.named for part in parts]))
 
@@ -121,6 +134,29 @@ class AsyncCollector:
 
 
 COUNTS = ("num_timeouts", "num_errors")
+
+
+def ranks_of(setup: Setup) -> int:
+    """The devices among which the rows of a part are split.
+
+    Raises:
+      ValueError: if they cannot have equal numbers of whole groups.
+    """
+    ranks, groups = sharding.row_shards(setup.mesh), part_of(setup.config)
+    if groups % ranks:
+        raise ValueError(
+            f"flow.balance=True: the {groups} groups of a part (sample.prompts_per_step / train.micro_batches) are not "
+            f"a multiple of the {ranks} devices among which mesh={setup.config.mesh!r} splits rows: set it to False"
+        )
+    return ranks
+
+
+def by_tokens(groups: Sequence[GroupRows], ranks: int) -> tuple[list[GroupRows], float]:
+    """(the groups of each rank one after the other, tokens of the heaviest rank over the mean of all)."""
+    size, counts = len(groups[0].rows), [len(row.request.prompt) + len(row.tokens) for g in groups for row in g.rows]
+    found = balance.by_rank(counts, ranks, len(counts) // ranks, group=size)
+    heaviest = np.asarray(counts)[found[0]].sum() * ranks / max(sum(counts), 1)
+    return [groups[row // size] for rows in found for row in rows[::size]], float(heaviest)
 
 
 def join(parts: Sequence):

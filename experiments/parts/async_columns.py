@@ -8,7 +8,7 @@
 
 So while a batch is collected a row is judged and scored by the reference though its group, and groups before it, are
 still sampled, in one process also if it is of a later batch. Rows that end beside the updates are judged when the next
-step begins, and between a sampler's and a trainer's process groups move, not rows. A micro-batch has the shape of a
+step begins; between processes groups move, or with --units rows (async_units). A micro-batch has the shape of a
 part of flow.streaming, and what is missing in it is filled up with copies: a row's log-probs are those of a run without
 it, and so is the run. Between two steps nothing is on its way, so that the queue can be saved.
 """
@@ -202,7 +202,7 @@ class ColumnCollector(AsyncCollector):
 
     def _part(self, clock: Clock) -> tuple[Collected, TokenBatch | Packed, TokenScores | None, np.ndarray | None]:
         """The groups that were chosen, once all of their columns are there."""
-        groups, self._chosen = self._chosen, []
+        groups, self._chosen = self._arranged(self._chosen), []
         numbers = [number for group in groups for number in self._numbers(group)]
         written = {task: TASKS[task].writes[0] for task in self._forwards}
         columns = (*TASKS["train"].reads, *written.values())

@@ -89,7 +89,7 @@ def make_link(
     _check_secrets(role, address, secrets)
     if role == "sampler":
         return FlightSampler(address, token=secrets.token, tls_root=secrets.certificate)
-    place = _place_of("--link", address, secrets)
+    place = place_of("--link", address, secrets)
     return _begun(FlightTrainer(workdir / LINK, token=secrets.token, keep=keep, **place))
 
 
@@ -112,10 +112,10 @@ def make_server(address: str, secrets: Secrets, check: Callable) -> RequestServe
     if encrypted != bool(secrets.certificate and secrets.key):
         what = "has no listen_cert.pem or no listen_key.pem" if encrypted else "has them: give grpc+tls://HOST:PORT"
         raise ValueError(f"--listen={address}: --link_secrets {what}")
-    return RequestServer(token=secrets.token, check=check, **_place_of("--listen", address, secrets))
+    return RequestServer(token=secrets.token, check=check, **place_of("--listen", address, secrets))
 
 
-def _place_of(flag: str, address: str, secrets: Secrets) -> dict:
+def place_of(flag: str, address: str, secrets: Secrets) -> dict:
     """host, port and tls of an address to listen on."""
     host, _, port = address.partition("://")[2].rpartition(":")
     if not port.isdecimal():

@@ -111,10 +111,9 @@ class Trainer:
     def _take(self, first: int, size: int) -> list[GroupRows]:
         """The next groups of the sampler. first: what the sampler counts them from."""
         step = self.counters.version + 1
-        # Of several samplers one may be ahead: then what has finished first need not be of this batch, or part.
         several = self._settings.samplers > 1
         taken = wait(
-            lambda: self._take_places(range(first, first + size)) if several else self._link.take(size, POLL_S),
+            lambda: self._look(first, size),
             self._settings.timeout_s,
             f"groups of step {step} from the sampler{'s' if several else ''}",
             self._watch.give_up(self._stop),
@@ -129,6 +128,13 @@ class Trainer:
             steps = sorted({said["step"] for _, said in found})
             raise RuntimeError(f"step {step} got groups that the sampler made for steps {steps}: the two runs differ")
         return [group for group, _ in found]
+
+    def _look(self, first: int, size: int, timeout_s: float = POLL_S) -> list[Group]:
+        """These groups, if they are there."""
+        if self._settings.samplers == 1:
+            return self._link.take(size, timeout_s)
+        # One may be ahead: then what has finished first need not be of this batch, or part.
+        return self._take_places(range(first, first + size))
 
     def _take_places(self, places: range) -> list[Group]:
         """The groups that their samplers counted so; [] if they are not all there."""
@@ -156,10 +162,13 @@ class Trainer:
 
     def get_state(self) -> dict[str, Any]:
         """A JSON value. Rows and prompts are in the sampler's state. Forgets groups that no checkpoint needs."""
-        saved = [int(path.name) for path in self._checkpoints.glob("*") if path.name.isdecimal()]
-        if saved:
-            self._link.settle(min(saved))
+        if (oldest := self._oldest_saved()) is not None:
+            self._link.settle(oldest)
         return {"counters": list(self.counters)}
+
+    def _oldest_saved(self) -> int | None:
+        """The step of the oldest checkpoint, if there is one."""
+        return min((int(path.name) for path in self._checkpoints.glob("*") if path.name.isdecimal()), default=None)
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Continues from a state. Raises ValueError if it is that of one process."""
@@ -277,9 +286,12 @@ class Sampler:
         said = {"step": flow.counters.version + 1, "metrics": metrics, "config": self._shared}
         places = [flow.counters.version * size + flow.order.index(group.number) for group in groups]
         order = places if size == batch else [self._share.number(place, batch) for place in places]
-        packed = [pack(group, number, said) for group, number in zip(groups, order, strict=True)]
+        packed = [self._packed(group, number, said) for group, number in zip(groups, order, strict=True)]
         what = f"room for the groups of step {said['step']}"
         self._wait(lambda: self._link.put(packed, POLL_S), what)
+
+    def _packed(self, group: GroupRows, finished: int, said: dict[str, Any]) -> Group:
+        return pack(group, finished, said)
 
     def weights(self, version: int) -> Params:
         """The trainer's weights of this version, on this side's mesh, which may be another; waits for them.
@@ -295,6 +307,10 @@ class Sampler:
                 return slices and async_shards.place(slices, self._setup.param_shardings)
 
         return self._wait(look, what)
+
+    def make_flow(self, prompts) -> Flow:
+        """What samples. prompts: of the run."""
+        return Flow(self._setup, prompts, self._folder, share=self._share, exchange=self.exchange())
 
     def exchange(self) -> Callable | None:
         """Of Flow, if the samplers share a clock."""

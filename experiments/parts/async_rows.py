@@ -4,25 +4,22 @@ RowFlow is what async_flow.Flow is to a run without it, RowTrainer what async_ro
 in the queue when it has ended, before its group has (if it ends beside the updates, when the next step begins), and the
 queue is saved with the rows in flight. Of two processes the link carries groups, so a row is there when its group is,
 while later ones are sampled; all rows of a step are trained in it, so nothing is saved: groups that a trainer took and
-did not train on wait in the link again.
+did not train on wait in the link again. With --units rows move by themselves: async_units.
 """
 
 import concurrent.futures
 import contextlib
 import hashlib
 import json
-import pathlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from experiments.parts import origin
 from experiments.parts.async_flow import Flow
 from experiments.parts.async_groups import GroupRows, table_of_text, text_of_table
-from experiments.parts.async_roles import Trainer, make_flow
+from experiments.parts.async_roles import Trainer
 from experiments.parts.async_shared import shared_fields
-from experiments.parts.run import Run
 from experiments.parts.setup import Setup
-from rl_jax.flow import Link
 from rl_jax.flow.columns import Task, TransferQueue
 
 SAMPLED = ("record", "response", "ended")
@@ -40,7 +37,26 @@ GROUPS = ("reward", "judge", "rollout", "packing", "model", "task")
 REFERENCE = "algorithm.reference_"
 
 
-class RowFlow(Flow):
+class Telling:
+    """Calls back when rows have come."""
+
+    _tell: Callable[[], None] | None = None
+
+    @contextlib.contextmanager
+    def telling(self, tell: Callable[[], None]) -> Iterator[None]:
+        """Calls `tell` after each look at the rows within."""
+        self._tell = tell
+        try:
+            yield
+        finally:
+            self._tell = None
+
+    def _told(self) -> None:
+        if self._tell is not None:
+            self._tell()
+
+
+class RowFlow(Flow, Telling):
     """A Flow that says which rows have ended, and calls back after each decode call.
 
     Attributes:
@@ -50,7 +66,7 @@ class RowFlow(Flow):
 
     def __init__(self, setup: Setup, *args, **fields):
         super().__init__(setup, *args, **fields)
-        self.queue, self._part, self._tell = TransferQueue(TASKS), 1, None  # parts of one group
+        self.queue, self._part = TransferQueue(TASKS), 1  # parts of one group
         self.thread, self._digest = concurrent.futures.ThreadPoolExecutor(1), digest_of(setup.config)
 
     def __exit__(self, *error) -> None:
@@ -59,17 +75,7 @@ class RowFlow(Flow):
 
     def _step(self) -> None:
         super()._step()
-        if self._tell is not None:
-            self._tell()
-
-    @contextlib.contextmanager
-    def telling(self, tell: Callable[[], None]) -> Iterator[None]:
-        """Calls `tell` after each decode call within."""
-        self._tell = tell
-        try:
-            yield
-        finally:
-            self._tell = None
+        self._told()
 
     def groups(self) -> list[GroupRows]:
         """Those that were let in and not taken, with the rows that have ended."""
@@ -120,11 +126,3 @@ def digest_of(config) -> str:
     fields = shared_fields(config, (*GROUPS, "algorithm"), origin.MAY_CHANGE)
     fields = {name: value for name, value in fields.items() if name.startswith((REFERENCE, *(f"{g}." for g in GROUPS)))}
     return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
-
-
-def make_flow_of(
-    setup: Setup, prompts, loop: Run, *, replay: pathlib.Path | None = None, link: Link | None = None
-) -> Flow | Trainer:
-    """What gives a loop its groups, by config.flow.columns. The arguments are those of async_roles.make_flow."""
-    kinds = (RowFlow, RowTrainer) if setup.config.flow.columns else (Flow, Trainer)
-    return make_flow(setup, prompts, loop, replay=replay, link=link, kinds=kinds)

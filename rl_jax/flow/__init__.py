@@ -15,7 +15,8 @@ Four links have this protocol (`protocol.Link`):
     FlightTrainer(folder, ...)    the trainer's side over the network, with the folder as its write-ahead log
     FlightSampler(address, ...)   a sampler's side over the network
 
-`columns` is within one side: samples as rows whose columns fill one by one, and each task takes those that it can.
+`columns` is a trainer's: samples as rows whose columns fill one by one, and each task takes those that it can. Their
+values may be in `storage` units, processes of their own to which samplers put rows as they end (`units`).
 `requests` is for workers that only answer (actors that step environments): bytes in, bytes out, over the network.
 
 A group has a number that is unique in the run. It is trained once, or, if the trainer died before its checkpoint, once

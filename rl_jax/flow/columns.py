@@ -14,9 +14,10 @@ The order is a function of what was put, not of a clock: rows come in the order 
 put, then by number. So the same puts and takes give the same micro-batches, also after `state` and `restore`.
 
 Read in its authors' public code (Ascend/TransferQueue: tables of what was produced and, for each task, consumed;
-samplers by rows, by whole groups, by rank), not in the paper's text. Not here: storage units on several machines, and
-the sampler that gives each data-parallel rank as many tokens (training.balance does that for parts of a batch). Pure:
-no files, no clocks, no threads.
+samplers by rows, by whole groups, by rank) and abstract, not in the paper's text. The queue is its controller; values
+are here, or in another `Store`, as in storage units on several machines (`units`), in which others put: the queue is
+told (`announce`). training.balance.by_rank is its sampler that gives each data-parallel rank as many tokens. Pure: no
+files, no clocks, no threads.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,6 +27,7 @@ import pyarrow
 
 from rl_jax.flow.ledger import Done
 from rl_jax.flow.rows import from_table, to_table
+from rl_jax.flow.stores import Store, Values
 
 
 class Task(NamedTuple):
@@ -59,6 +61,7 @@ class TransferQueue:
       tasks: by name.
       guards: whether a row that was forgotten is refused if it comes again. The numbers are kept up to the first one
         that never was forgotten, so forget all of them; False if someone else, as a link, sees to it.
+      store: where the values are; None: here.
 
     Attributes:
       taken: task -> how many rows it has had so far, those that were forgotten included.
@@ -67,7 +70,7 @@ class TransferQueue:
       ValueError: if two tasks write one column, or a task reads one that nobody writes.
     """
 
-    def __init__(self, tasks: Mapping[str, Task], *, guards: bool = True):
+    def __init__(self, tasks: Mapping[str, Task], *, guards: bool = True, store: Store | None = None):
         self._tasks, self._writers, self._guards = dict(tasks), {}, guards
         for name, task in self._tasks.items():
             for column in task.writes:
@@ -77,7 +80,7 @@ class TransferQueue:
             self._columns(name)
         self._there: dict[int, dict[str, int]] = {}  # number -> column -> which put it was
         self._had: dict[str, set[int]] = {name: set() for name in self._tasks}
-        self._values: dict[int, dict[str, Any]] = {}
+        self._has_values, self._store = store is None, Values() if store is None else store
         self._done, self._puts = Done(), 0
         self.taken = dict.fromkeys(self._tasks, 0)
 
@@ -124,10 +127,31 @@ class TransferQueue:
                     raise ValueError(f"column {column!r} of row {number} is there: a column is written once")
             if number in self._done:
                 raise ValueError(f"row {number} was forgotten, and task {task!r} put {', '.join(values)} of it")
-        for number, values in rows.items():
-            self._there.setdefault(number, {}).update(dict.fromkeys(values, self._puts))
-            self._values.setdefault(number, {}).update(values)
+        self._store.put(rows)
+        self._enter(rows)
+
+    def _enter(self, rows: Mapping[int, Iterable[str]]) -> None:
+        for number, columns in rows.items():
+            self._there.setdefault(number, {}).update(dict.fromkeys(columns, self._puts))
         self._puts += 1
+
+    def announce(self, rows: Mapping[int, Iterable[str]]) -> None:
+        """Enters columns that others have put into the store. What is known, or of rows that were forgotten, is left.
+
+        Args:
+          rows: number -> columns.
+
+        Raises:
+          ValueError: if nobody writes a column.
+        """
+        for number, columns in rows.items():
+            if unknown := sorted(set(columns) - self._writers.keys()):
+                raise ValueError(
+                    f"the store has column {unknown[0]!r} of row {number}, which nobody writes; the columns are "
+                    f"{', '.join(self._writers)}"
+                )
+        fresh = {n: set(columns) - self._there.get(n, {}).keys() for n, columns in rows.items() if n not in self._done}
+        self._enter({number: columns for number, columns in fresh.items() if columns})
 
     def ready(self, task: str, columns: Sequence[str] | None = None, *, group: int = 1) -> list[int]:
         """Numbers of the rows that a task can take, in the order in which it gets them.
@@ -188,10 +212,11 @@ class TransferQueue:
             found = list(numbers) if set(numbers) <= set(found) else []
         if len(found) < (count if at_least is None else at_least):
             return []
-        self._had[task].update(found := found[:count])
+        found = found[:count]
+        rows = list(map(Row, found, self._store.get(found, self._columns(task, columns))))
+        self._had[task].update(found)
         self.taken[task] += len(found)
-        wanted = self._columns(task, columns)
-        return [Row(number, {column: self._values[number][column] for column in wanted}) for number in found]
+        return rows
 
     def forget(self, numbers: Iterable[int]) -> None:
         """Removes rows, as after training or if their group was thrown away; also rows that never came.
@@ -200,9 +225,10 @@ class TransferQueue:
         """
         numbers = list(numbers)
         for number in numbers:
-            self._there.pop(number, None), self._values.pop(number, None)
+            self._there.pop(number, None)
             for had in self._had.values():
                 had.discard(number)
+        self._store.forget(numbers)
         if self._guards:
             self._done.add(numbers)
 
@@ -211,7 +237,9 @@ class TransferQueue:
 
         Raises:
           ValueError: if a value is none that flow.rows can carry.
+          RuntimeError: if the values are elsewhere, where they stay.
         """
+        self._check_values()
         words = {
             "there": [[number, there] for number, there in self._there.items()],
             "had": {task: sorted(had) for task, had in self._had.items()},
@@ -221,14 +249,15 @@ class TransferQueue:
         }
         columns = {column: [n for n in self._there if column in self._there[n]] for column in self._writers}
         tables = {
-            column: to_table([{"number": n, "value": self._values[n][column]} for n in numbers])
+            column: to_table([{"number": n, "value": self._store.get([n], [column])[0][column]} for n in numbers])
             for column, numbers in columns.items()
             if numbers
         }
         return words, tables
 
     def restore(self, words: Mapping[str, Any], tables: Mapping[str, pyarrow.Table]) -> None:
-        """Back to what `state` gave. Raises ValueError if it is of a queue with other tasks or columns."""
+        """Back to what `state` gave. Raises ValueError if it is of a queue with other tasks or columns; see `state`."""
+        self._check_values()
         columns = {column for _, there in words["there"] for column in there}
         if set(words["had"]) != set(self._tasks) or not columns <= self._writers.keys():
             raise ValueError(
@@ -238,7 +267,12 @@ class TransferQueue:
         self._there = {number: dict(there) for number, there in words["there"]}
         self._had = {task: set(had) for task, had in words["had"].items()}
         self.taken, self._puts, self._done = dict(words["taken"]), words["puts"], Done(**words["done"])
-        self._values = {number: {} for number in self._there}
+        self._store = Values()
         for column, table in tables.items():
-            for row in from_table(table):
-                self._values[row["number"]][column] = row["value"]
+            self._store.put({row["number"]: {column: row["value"]} for row in from_table(table)})
+
+    def _check_values(self) -> None:
+        if not self._has_values:
+            raise RuntimeError(
+                "this queue has no values: they are in its store, which outlives it; announce what is there"
+            )

@@ -191,7 +191,7 @@ class _Server(flight.FlightServerBase):
         self._trainer, self._max_group = trainer, max_group
 
     def do_get(self, context, ticket):
-        words = _words(ticket.ticket)
+        words = words_of(ticket.ticket)
         version, boxes = words.get("version"), words.get("boxes")
         with self._trainer._lock:
             if version not in self._trainer._memory.versions():
@@ -214,7 +214,7 @@ class _Server(flight.FlightServerBase):
         writer.write(pyarrow.py_buffer(b"stored" if stored else b"full"))
 
     def do_action(self, context, action):
-        words = _words(action.body.to_pybytes())
+        words = words_of(action.body.to_pybytes())
         answer: Callable | None = getattr(self, f"_answer_{action.type}", None)
         if answer is None:
             raise ValueError(f"no action {action.type!r:.40}")
@@ -254,7 +254,7 @@ class _Server(flight.FlightServerBase):
             return trainer.hear(name)
 
 
-def _words(content: bytes) -> dict[str, Any]:
+def words_of(content: bytes) -> dict[str, Any]:
     """The JSON object of a request, of at most 1 MB."""
     if len(content) > 1 << 20:
         raise ValueError(f"a request of {len(content)} bytes")

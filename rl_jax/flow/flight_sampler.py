@@ -3,8 +3,7 @@
 import contextlib
 import json
 import secrets
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,18 +11,13 @@ import pyarrow
 from pyarrow import flight
 
 from rl_jax.flow import payload, streams
-from rl_jax.flow.flight import check_token
+from rl_jax.flow.calls import Caller
 from rl_jax.flow.local import check_word, gone
 from rl_jax.flow.protocol import Group, Params
 from rl_jax.flow.shards import Box, Slices
 
-_POLL_S = 0.05
-UNREACHABLE = (flight.FlightUnavailableError, flight.FlightTimedOutError, flight.FlightCancelledError)
-_BACKOFF_MS = {"initial": 50, "min": 50, "max": 500}
-OPTIONS = [(f"grpc.{name}_reconnect_backoff_ms", value) for name, value in _BACKOFF_MS.items()]
 
-
-class FlightSampler:
+class FlightSampler(Caller):
     """A sampler's side (see `protocol.Link`). While the trainer is away, calls return as if there were nothing new.
 
     `lost_s` says for how long; whoever samples decides how long to go on without a trainer.
@@ -39,13 +33,8 @@ class FlightSampler:
     """
 
     def __init__(self, address: str, *, token: str, call_s: float = 600.0, tls_root: bytes | None = None):
-        if not address.startswith(("grpc://", "grpc+tls://")):
-            raise ValueError(f"address {address!r}: give the trainer's, as in grpc://127.0.0.1:4000")
-        self.address, self._token, self._call_s = address, check_token(token), call_s
-        roots = {"tls_root_certs": tls_root} if tls_root else {}
-        self._client = flight.FlightClient(address, generic_options=OPTIONS, **roots)
-        self._reached = time.monotonic()
-        self._is_lost, self._side = False, secrets.token_hex(8)  # the trainer stays until each side has heard its end
+        super().__init__(address, token=token, call_s=call_s, tls_root=tls_root, whose="trainer")
+        self._side = secrets.token_hex(8)  # the trainer stays until each side has heard its end
 
     def newest(self, after: int = -1, timeout_s: float = 0.0) -> tuple[int, Params] | None:
         """See `protocol.Link`."""
@@ -144,33 +133,3 @@ class FlightSampler:
         """See `protocol.Link`."""
         found = self._wait(lambda options: [self._ask("hear", options, name=name, side=self._side)], 0.0)
         return found and found[0]
-
-    def lost_s(self) -> float:
-        """See `protocol.Link`."""
-        return time.monotonic() - self._reached if self._is_lost else 0.0
-
-    def close(self) -> None:
-        """See `protocol.Link`."""
-        self._client.close()
-
-    def _ask(self, action: str, options: flight.FlightCallOptions, **words: Any) -> Any:
-        request = flight.Action(action, json.dumps(words).encode())
-        return json.loads(next(iter(self._client.do_action(request, options))).body.to_pybytes())
-
-    def _wait(self, look: Callable[[flight.FlightCallOptions], Any], timeout_s: float) -> Any:
-        """The first true result of `look`, or None when the time is over or the trainer away."""
-        end = time.monotonic() + timeout_s
-        headers = [(b"authorization", f"Bearer {self._token}".encode())]
-        while True:
-            try:
-                result = look(flight.FlightCallOptions(timeout=self._call_s, headers=headers))
-                self._reached, self._is_lost = time.monotonic(), False
-            except UNREACHABLE:
-                result, self._is_lost = None, True
-            except flight.FlightUnauthenticatedError as error:
-                raise PermissionError(f"{self.address} refuses the token: both sides must have the same") from error
-            except (pyarrow.ArrowException, flight.FlightError) as error:
-                raise RuntimeError(f"{self.address}: {error!s:.400}") from error
-            if result or time.monotonic() >= end:
-                return result
-            time.sleep(_POLL_S)

@@ -28,8 +28,8 @@ from typing import Any
 import pyarrow
 from pyarrow import flight
 
+from rl_jax.flow.calls import OPTIONS, UNREACHABLE
 from rl_jax.flow.flight import LINGER_S, TokenCheck, check_port, check_reach, check_token
-from rl_jax.flow.flight_sampler import OPTIONS, UNREACHABLE
 
 HOLD_S = 1.0  # that a call waits for a request
 CALL_S = 60.0  # for a call, the transfer included

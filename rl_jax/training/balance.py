@@ -2,6 +2,7 @@
 
     parts(lengths, max_tokens=10_240)       index arrays, none with more tokens than fit
     partition(workload(lengths), 4)         Karmarkar-Karp: 4 parts of similar load
+    by_rank(lengths, 4, 32, group=8)        the first 128 rows in whole groups, 32 to each data-parallel rank
 
 A batch is never chosen by length here, only split: which rows a step trains on is decided before.
 """
@@ -62,6 +63,39 @@ def partition(loads: Sequence[int] | np.ndarray, count: int, *, equal_size: bool
     while len(heap) > 1:
         heapq.heappush(heap, heapq.heappop(heap).joined(heapq.heappop(heap)))
     return [np.sort(np.asarray([row for row, _ in part[2]], np.int64)) for part in heap[0].parts]
+
+
+def by_rank(lengths: Sequence[int] | np.ndarray, ranks: int, rows_per_rank: int, *, group: int = 1) -> list[np.ndarray]:
+    """Which of the rows that are ready go to which data-parallel rank, so that ranks get similar numbers of tokens.
+
+    The first R n rows are taken, in whole groups of G. A group weighs the sum of its lengths; groups are split by
+    `partition` into R parts of equal size, so that no rank sees a part of a group.
+
+    Source: the sampler of AsyncFlow's TransferQueue (arXiv 2507.01663) as its public code has it: SeqlenBalancedSampler
+    over GRPOGroupNSampler, of Ascend/TransferQueue.
+
+    Args:
+      lengths: int [N], tokens of the ready rows, in the order in which they became ready; groups one after the other.
+      ranks: R.
+      rows_per_rank: n, a multiple of G.
+      group: G, rows of a group.
+
+    Returns:
+      R index arrays int [n], ascending, the rank with most tokens first; [] if fewer than R n rows are ready.
+
+    Raises:
+      ValueError: if n is not made of whole groups, or a number is below 1.
+    """
+    if min(ranks, rows_per_rank, group) < 1 or rows_per_rank % group:
+        raise ValueError(
+            f"{ranks} ranks of {rows_per_rank} rows in groups of {group}: each rank gets whole groups, one or more"
+        )
+    lengths = np.asarray(lengths, np.int64)
+    if len(lengths) < ranks * rows_per_rank:
+        return []
+    loads = lengths[: ranks * rows_per_rank].reshape(-1, group).sum(axis=1)
+    members = np.arange(ranks * rows_per_rank).reshape(-1, group)
+    return [members[part].reshape(-1) for part in partition(loads, ranks, equal_size=True)]
 
 
 class _Solution(NamedTuple):

@@ -59,12 +59,12 @@ def test_there_is_no_sampler_above_the_last():
         share_of(delayed(), 2)
 
 
-def sample(config, workdir, index, deaths):
+def sample(config, workdir, index, deaths, units=lambda: None):
     """One sampler, started again whenever it dies."""
     while True:
         with contextlib.suppress(Died):
             link = Mortal(Folder(workdir / "link", role="sampler"), deaths.pop(0) if deaths else 10_000)
-            return grpo_async.run_sampler(config, workdir, link, index=index)
+            return grpo_async.run_sampler(config, workdir, link, index=index, units=units())
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ flow.columns: rows that are judged and scored as they end are those of a run wit
 under one clock (async_clock): in one process, or each in its own.
 """
 
+import contextlib
 import threading
 
 import jax
@@ -14,12 +15,16 @@ from experiments import grpo_async
 from experiments.parts import async_check, async_flow
 from experiments.parts import run as run_part
 from experiments.parts.setup import load_params, make_setup
+from rl_jax.flow import payload
+from rl_jax.flow.storage import StorageUnit
+from rl_jax.flow.units import Units
 from rl_jax.runs.logging import read_jsonl
 from tests.experiments import small
 from tests.experiments.shared_programs import share_programs, sharing  # noqa: F401  fixtures
 from tests.experiments.small import kept_signals  # noqa: F401  a fixture
 from tests.experiments.test_async_shares import sample
 from tests.experiments.test_grpo_async import of, train_to_the_end
+from tests.flow.test_flight import TOKEN, quiet_port
 
 FIELDS = dict(sample__prompts_per_step=4, train__micro_batches=2, train__steps=3, eval__every=3, seed=1)
 
@@ -55,13 +60,16 @@ def test_parts_are_the_whole_batch(tmp_path, undisturbed):
         np.testing.assert_allclose(one, other, atol=2e-5)
 
 
-def assert_the_files_of_one_process(config, folder, undisturbed, of_trainer, of_samplers):
-    """A trainer and two samplers that die after so many messages end with the files of an undisturbed run."""
-    sides = [threading.Thread(target=sample, args=(config, folder, i, of_samplers[i])) for i in range(2)]
+def assert_the_files_of_one_process(config, folder, undisturbed, of_trainer, of_samplers, units=(lambda: None,) * 2):
+    """A trainer and two samplers that die after so many messages end with the files of an undisturbed run.
+
+    units: of the trainer and of a sampler, for each of their lives.
+    """
+    sides = [threading.Thread(target=sample, args=(config, folder, i, of_samplers[i], units[1])) for i in range(2)]
     for side in sides:
         side.start()
     try:
-        train_to_the_end(config, folder, of_trainer)
+        train_to_the_end(config, folder, of_trainer, units[0])
     finally:
         for side in sides:
             side.join(600)
@@ -137,6 +145,52 @@ def test_a_trainer_with_columns_that_dies_is_one_process(tmp_path, undisturbed):
     assert_the_files_of_one_process(config, tmp_path, undisturbed, [4], [[], []])
     one, three = (read_jsonl(folder / "metrics.jsonl") for folder in (undisturbed / "run", tmp_path))
     assert without(one, "flow/") == without(three, "flow/")
+
+
+class Servers:
+    """Two storage units. The second one is away, and comes back with its folder, whenever a trainer begins again."""
+
+    def __init__(self, folder):
+        self._folder, self._ports, self.lives = folder, [quiet_port(), quiet_port()], 0
+        self.units = [self._start(index) for index in range(2)]
+
+    def _start(self, index):
+        return StorageUnit(self._folder / str(index), index=index, count=2, token=TOKEN, port=self._ports[index])
+
+    def client(self):
+        return Units([f"grpc://127.0.0.1:{port}" for port in self._ports], token=TOKEN)
+
+    def of_trainer(self):
+        self.lives += 1
+        if self.lives > 1:
+            self.units[1].close()
+            self.units[1] = self._start(1)
+        return self.client()
+
+    def close(self):
+        for unit in self.units:
+            unit.close()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("kept_signals")
+def test_rows_that_move_through_storage_units_are_one_process(tmp_path, undisturbed):
+    """A trainer, two samplers and two units, over the network; a trainer, a sampler and a unit die and come back."""
+    config, of_trainer, of_samplers = streamed(undisturbed, dict(columns=True)), [4], [[], [4]]
+    with contextlib.closing(Servers(tmp_path / "units")) as servers:
+        lives = (servers.of_trainer, servers.client)
+        assert_the_files_of_one_process(config, tmp_path / "run", undisturbed, of_trainer, of_samplers, lives)
+        assert servers.lives == 2 and all(unit.ended(60.0) for unit in servers.units)
+        shelves = [unit._shelf for unit in servers.units]
+    one, all_sides = (read_jsonl(folder / "metrics.jsonl") for folder in (undisturbed / "run", tmp_path / "run"))
+    assert without(one, "flow/") == without(all_sides, "flow/")
+    groups = list((tmp_path / "run" / "link" / "groups").glob("*.arrow"))
+    assert groups and not any(payload.from_bytes(path.read_bytes(), path).table.num_rows for path in groups)
+    there = {number for shelf in shelves for number in shelf._where}
+    steps = read_jsonl(tmp_path / "run" / "sampler_0" / async_flow.LOG)
+    trained = {3 * group + row for step in steps for group in step["groups"] for row in range(3)}
+    gone = {2 * own + i for i, shelf in enumerate(shelves) for own in (*range(shelf._gone.below), *shelf._gone.others)}
+    assert trained <= there | gone and gone and gone <= trained, "all rows were in units; old ones are forgotten"
 
 
 @pytest.mark.parametrize(

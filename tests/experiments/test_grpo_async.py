@@ -160,10 +160,11 @@ def sample_to_the_end(config, workdir, deaths):
             return grpo_async.run_sampler(config, workdir, link)
 
 
-def train_to_the_end(config, workdir, deaths):
+def train_to_the_end(config, workdir, deaths, units=lambda: None):
     while not (workdir / "final.json").exists():
         with contextlib.suppress(Died), contextlib.closing(Folder(workdir / "link", role="trainer")) as folder:
-            grpo_async.run(config, workdir, link=Mortal(folder, deaths.pop(0) if deaths else 10_000))
+            link = Mortal(folder, deaths.pop(0) if deaths else 10_000)
+            grpo_async.run(config, workdir, link=link, units=units())
 
 
 @contextlib.contextmanager

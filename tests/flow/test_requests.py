@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from rl_jax.flow import requests
-from rl_jax.flow.flight_sampler import UNREACHABLE
+from rl_jax.flow.calls import UNREACHABLE
 from rl_jax.flow.requests import RequestServer, answer_requests
 
 TOKEN = "a-token-of-this-test"

@@ -93,3 +93,33 @@ def test_what_cannot_be_split(call, words):
 
 def test_no_rows_are_one_empty_part():
     assert [part.tolist() for part in balance.parts([], max_tokens=5)] == [[]]
+
+
+@pytest.mark.parametrize("group", [1, 3])
+def test_ranks_get_as_many_tokens_as_the_best_split_nearly_gives(group):
+    """Whole groups of the first rows, as verl's partition of their sums; and by brute force."""
+    for seed in range(20):
+        ranks, each = 2, 3  # groups of a rank
+        lengths = trace(seed, rows=(ranks * each + 1) * group + 1)
+        found = balance.by_rank(lengths, ranks, each * group, group=group)
+        used = ranks * each * group
+        assert sorted(np.concatenate(found).tolist()) == list(range(used)), "those that were ready first, once"
+        assert all(len(rows) == each * group for rows in found)
+        whole = [rows.reshape(-1, group) for rows in found]
+        assert all((rows % group == np.arange(group)).all() and (np.diff(rows) == 1).all() for rows in whole)
+        loads = lengths[:used].reshape(-1, group).sum(axis=1)
+        theirs = verl.balanced_partitions(loads.tolist(), ranks, True)
+        assert sorted(sorted(set((rows // group).tolist())) for rows in found) == sorted(theirs)
+        splits = (loads[list(rows)].sum() for rows in itertools.combinations(range(ranks * each), each))
+        optimum = min(max(split, loads.sum() - split) for split in splits)
+        heaviest, rest = (lengths[rows].sum() for rows in found)
+        assert optimum <= heaviest <= 7 / 6 * optimum and rest <= heaviest
+
+
+def test_ranks_wait_for_enough_rows_and_get_whole_groups():
+    assert balance.by_rank([3, 1, 2], 2, 2) == []
+    (only,) = balance.by_rank([3, 1, 2, 9], 1, 4, group=2)
+    assert only.tolist() == [0, 1, 2, 3], "one rank keeps the order"
+    for ranks, each, group in ((2, 3, 2), (0, 2, 1), (2, 0, 1)):
+        with pytest.raises(ValueError, match=f"{ranks} ranks of {each} rows in groups of {group}"):
+            balance.by_rank([1] * 12, ranks, each, group=group)
