@@ -6,9 +6,10 @@
 Arguments: an environment, `pointmass` (the default), `neorl2` (the same with delay and wind, and data of one middling
 policy), `gridworld`, `cartpole`, `aim`, `matching`; a method, `bc`, `filtered_bc`, `awr`, `iql` (the default), `xql`,
 `dual_chi2`, `dual_tv`, `recoil` (imitation, without rewards), `cql`, for continuous actions `td3_bc`, `a2pr`; decision
-transformers, `dt`, `mo_dt`; `oppo`; what is hidden of the data, `ss_orl` (actions of 90 % of the episodes, filled in by
-an inverse model), `labelled_only` (the same, left out), `preferred` (rewards, learned from pairs of segments); `fqe`
-(the policy's value by fitted Q, from the data alone); `smoke` (seconds, for CI).
+transformers, `dt`, `mo_dt`; `oppo`; tasks one after the other, on `pointmass` with goals that are not observed, `oer`,
+`random_replay` (the same, but what is kept of a task is drawn at random); what is hidden of the data, `ss_orl` (actions
+of 90 % of the episodes, filled in by an inverse model), `labelled_only` (the same, left out), `preferred` (rewards,
+learned from pairs of segments); `fqe` (the policy's value by fitted Q, from the data alone); `smoke` (seconds, for CI).
 """
 
 from configs import common, sweeps
@@ -57,8 +58,13 @@ METHODS = {
     "a2pr": dict(fn="a2pr", **_TD3),
     "dt": dict(fn="dt", scale=10.0, target=1.0),
     "mo_dt": dict(fn="mo_dt", scale=10.0, target=1.0, weight=-1.0),
+    "oer": dict(fn="oer", replay_coef=1.0, select=True, **_TD3),
+    "random_replay": dict(fn="oer", replay_coef=1.0, select=False, **_TD3),
     "oppo": dict(fn="oppo", triplet_coef=0.1, norm_coef=0.1, margin=1.0),
 }
+# arXiv 2305.13804: the tasks, and how much of each is kept.
+GOALS = dict(field="goal", values=((-0.8, 0.0), (0.8, 0.0), (0.0, 0.8)), kept=200, horizon=20)
+CONTINUAL = {"oer": GOALS, "random_replay": GOALS}
 SEQUENCE = dict(width=64, layers=2, heads=2, context=10)  # of a decision transformer
 # What is hidden of the data: actions of 90 % of the episodes (arXiv 2210.06518), or all rewards (arXiv 2411.05273).
 _LABELS = dict(
@@ -71,7 +77,7 @@ LABELS = {
     "preferred": dict(missing="rewards"),
 }
 DISCRETE = ("gridworld", "cartpole", "matching")
-CONTINUOUS_METHODS = ("td3_bc", "a2pr")
+CONTINUOUS_METHODS = ("td3_bc", "a2pr", *CONTINUAL)
 
 
 def base(name: str):
@@ -120,12 +126,19 @@ def get_config(arg: str | None = None):
     place, method = (places or ["pointmass"])[0], (methods or ["iql"])[0]
     if place in DISCRETE and method in CONTINUOUS_METHODS:
         raise ValueError(f"{method} is for continuous actions, {place} has a finite set: choose iql or cql")
+    if place != "pointmass" and method in CONTINUAL:
+        raise ValueError(f"{method} has tasks of pointmass, not of {place}: set env and continual in your own file")
+    if method in CONTINUAL and (labels or "fqe" in words):
+        raise ValueError(f"{method} is of several tasks: leave out {', '.join(labels or ['fqe'])}")
     config = base("_".join(["control_offline", place, method, *labels]))
     with config.unlocked():
         config.update(ENVIRONMENTS[place])
         config.algorithm = dict(METHODS[method])
         if method in ("dt", "mo_dt"):
             config.sequence = dict(SEQUENCE)
+        if method in CONTINUAL:
+            config.continual = dict(CONTINUAL[method])
+            config.train.total_steps *= len(config.continual["values"])
         if method == "oppo":
             config.hindsight = dict(code=16, length=20)
         if "fqe" in words:
@@ -146,6 +159,9 @@ def shorten(config) -> None:
         config.sequence.update(width=8, layers=1, context=4)
     config.dataset.update(num_envs=8, num_steps=20)
     config.eval.update(num_episodes=2, max_steps=20)
+    if "continual" in config:
+        config.continual.update(kept=20, horizon=5)
+        config.train.total_steps = len(config.continual["values"]) * 4 * 16
     if "ope" in config:
         config.ope.updates = 4
     if "labels" in config:

@@ -65,9 +65,10 @@ def rows_of(behaviours: tuple[str, ...], shares: tuple[float, ...], count: int) 
     return tuple(int(i) for i in np.repeat(np.arange(len(shares)), counts))
 
 
-def scripted_distribution(name: str, space, mixture: scripted.Behaviour):
-    """A Distribution whose outputs are the observations and whose noise is a key, for `collect` and `evaluate`."""
-    act = scripted.actor(name, space, mixture)
+def scripted_distribution(config, space, mixture: scripted.Behaviour):
+    """A Distribution for config.env whose outputs are observations and whose noise is a key, for `collect`."""
+    options = config.env.to_dict()
+    act = scripted.actor(options.pop("name"), space, mixture, **options)
     return categorical(1)._replace(
         noise=lambda key, shape: jax.random.split(key, shape[0]) if len(shape) == 2 else key,
         sample=act,
@@ -81,7 +82,7 @@ def collected(config) -> Callable:
     env = control_setup.load_env(config, settings.num_envs, learning=True)
     rows = rows_of(settings.behaviours, settings.shares, settings.num_envs)
     mixture = scripted.behaviour(tuple(settings.behaviours[i] for i in rows))
-    distribution = scripted_distribution(config.env.name, env.action_space, mixture)
+    distribution = scripted_distribution(config, env.action_space, mixture)
 
     def gather(key: jax.Array):
         env_key, act_key = jax.random.split(key)
@@ -102,7 +103,7 @@ def scripted_returns(config, names: tuple[str, ...]) -> Callable:
     count = max(config.eval.num_episodes, 1)
     env = control_setup.load_env(config, count * len(names))
     rows = tuple(name for name in names for _ in range(count))
-    distribution = scripted_distribution(config.env.name, env.action_space, scripted.behaviour(rows))
+    distribution = scripted_distribution(config, env.action_space, scripted.behaviour(rows))
     policy = memoryless(lambda observations: observations)
 
     def returns(key: jax.Array) -> jax.Array:
