@@ -7,9 +7,11 @@ Arguments: an environment, `pointmass` (the default), `neorl2` (the same with de
 policy), `gridworld`, `cartpole`, `aim`, `matching`; a method, `bc`, `filtered_bc`, `awr`, `iql` (the default), `xql`,
 `dual_chi2`, `dual_tv`, `recoil` (imitation, without rewards), `cql`, for continuous actions `td3_bc`, `a2pr`; decision
 transformers, `dt`, `mo_dt`; `oppo`; tasks one after the other, on `pointmass` with goals that are not observed, `oer`,
-`random_replay` (the same, but what is kept of a task is drawn at random); what is hidden of the data, `ss_orl` (actions
-of 90 % of the episodes, filled in by an inverse model), `labelled_only` (the same, left out), `preferred` (rewards,
-learned from pairs of segments); `fqe` (the policy's value by fitted Q, from the data alone); `smoke` (seconds, for CI).
+`random_replay` (the same, but what is kept of a task is drawn at random), or with an inertia of its own, `hypercrl` (a
+model of the dynamics, planned with); `imagined` (more data, made by a wrong model of the world, a half of each batch);
+what is hidden of the data, `ss_orl` (actions of 90 % of the episodes, filled in by an inverse model), `labelled_only`
+(the same, left out), `preferred` (rewards, learned from pairs of segments); `fqe` (the policy's value by fitted Q, from
+the data alone); `smoke` (seconds, for CI).
 """
 
 from configs import common, sweeps
@@ -60,11 +62,18 @@ METHODS = {
     "mo_dt": dict(fn="mo_dt", scale=10.0, target=1.0, weight=-1.0),
     "oer": dict(fn="oer", replay_coef=1.0, select=True, **_TD3),
     "random_replay": dict(fn="oer", replay_coef=1.0, select=False, **_TD3),
+    "hypercrl": dict(fn="hypercrl", beta=0.05),
     "oppo": dict(fn="oppo", triplet_coef=0.1, norm_coef=0.1, margin=1.0),
 }
 # arXiv 2305.13804: the tasks, and how much of each is kept.
 GOALS = dict(field="goal", values=((-0.8, 0.0), (0.8, 0.0), (0.0, 0.8)), kept=200, horizon=20)
-CONTINUAL = {"oer": GOALS, "random_replay": GOALS}
+# arXiv 2009.11997: the dynamics differ, and the planner is CEM.
+INERTIAS = dict(field="inertia", values=(0.0, 0.5, 0.8))
+CONTINUAL = {"oer": GOALS, "random_replay": GOALS, "hypercrl": INERTIAS}
+PLANNER = dict(horizon=5, rounds=3, samples=32, elites=6, std=0.7)
+# ImagineBench: real steps, none of them the expert's, and imagined ones of what was not recorded. In place of the
+# rollouts of a language model are the expert's in a world whose inertia is wrong.
+IMAGINED = dict(field="inertia", value=0.3, behaviours=("expert",), shares=(1.0,), num_envs=20)
 SEQUENCE = dict(width=64, layers=2, heads=2, context=10)  # of a decision transformer
 # What is hidden of the data: actions of 90 % of the episodes (arXiv 2210.06518), or all rewards (arXiv 2411.05273).
 _LABELS = dict(
@@ -117,7 +126,7 @@ def base(name: str):
 
 
 def get_config(arg: str | None = None):
-    words = common.parse(arg, (*ENVIRONMENTS, *METHODS, *LABELS, "fqe", "smoke"))
+    words = common.parse(arg, (*ENVIRONMENTS, *METHODS, *LABELS, "imagined", "fqe", "smoke"))
     labels = sorted(words & set(LABELS))
     places, methods = sorted(words & set(ENVIRONMENTS)), sorted(words & set(METHODS))
     if max(map(len, (places, methods, labels))) > 1:
@@ -128,9 +137,12 @@ def get_config(arg: str | None = None):
         raise ValueError(f"{method} is for continuous actions, {place} has a finite set: choose iql or cql")
     if place != "pointmass" and method in CONTINUAL:
         raise ValueError(f"{method} has tasks of pointmass, not of {place}: set env and continual in your own file")
-    if method in CONTINUAL and (labels or "fqe" in words):
-        raise ValueError(f"{method} is of several tasks: leave out {', '.join(labels or ['fqe'])}")
-    config = base("_".join(["control_offline", place, method, *labels]))
+    if method in CONTINUAL and (extra := [*labels, *(words & {"fqe", "imagined"})]):
+        raise ValueError(f"{method} is of several tasks: leave out {', '.join(extra)}")
+    imagined = ["imagined"] * ("imagined" in words)
+    if imagined and place != "pointmass":
+        raise ValueError(f"imagined is for pointmass, whose inertia is wrong in it, not for {place}")
+    config = base("_".join(["control_offline", place, method, *labels, *imagined]))
     with config.unlocked():
         config.update(ENVIRONMENTS[place])
         config.algorithm = dict(METHODS[method])
@@ -139,8 +151,16 @@ def get_config(arg: str | None = None):
         if method in CONTINUAL:
             config.continual = dict(CONTINUAL[method])
             config.train.total_steps *= len(config.continual["values"])
+        if method == "hypercrl":
+            config.hypernetwork = dict(embedding=10, layers=(32, 32))
+            config.planner = dict(PLANNER)
+            config.dataset.update(behaviours=("random",), shares=(1.0,), num_envs=20, num_steps=20)
+            config.eval.num_episodes = 16
         if method == "oppo":
             config.hindsight = dict(code=16, length=20)
+        if imagined:
+            config.imagined = dict(IMAGINED)
+            config.dataset.update(behaviours=("poor", "random"), shares=(0.3, 0.7), mixing=(0.5, 0.5))
         if "fqe" in words:
             config.ope = dict(updates=2000, learning_rate=1e-3)
         for word in labels:
@@ -160,8 +180,12 @@ def shorten(config) -> None:
     config.dataset.update(num_envs=8, num_steps=20)
     config.eval.update(num_episodes=2, max_steps=20)
     if "continual" in config:
-        config.continual.update(kept=20, horizon=5)
+        config.continual.update(kept=20, horizon=5) if "kept" in config.continual else None
         config.train.total_steps = len(config.continual["values"]) * 4 * 16
+    if "imagined" in config:
+        config.imagined.num_envs = 4
+    if "planner" in config:
+        config.planner.update(rounds=1, samples=4, elites=2)
     if "ope" in config:
         config.ope.updates = 4
     if "labels" in config:

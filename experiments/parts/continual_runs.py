@@ -40,7 +40,9 @@ class ContinualState(NamedTuple):
 
 
 def task_configs(config) -> list:
-    """The config of each task. Raises ValueError if there are fewer than two."""
+    """The config of each task. Raises ValueError if there are fewer than two, or no group continual."""
+    if "continual" not in config:
+        raise ValueError(f"algorithm.fn={config.algorithm.fn!r} learns tasks: take configs/control/offline.py:oer")
     field, values = config.continual.field, config.continual["values"]
     if len(values) < 2:
         raise ValueError(f"continual.values={values}: a sequence has two tasks or more")

@@ -98,6 +98,28 @@ def collected(config) -> Callable:
     return gather
 
 
+def imagined(config) -> Callable:
+    """Makes key -> the steps of `collected`, and behind them those of config.imagined, as if a model had made them.
+
+    An imagined step is one of the expert's, or another behaviour's, in a world that is a little different: the field
+    imagined.field of env has another value. The third result is the source, 0 for real steps and 1 for imagined ones.
+    """
+    fields, other = config.imagined, config.copy_and_resolve_references()
+    with other.unlocked():
+        other.env[fields.field] = fields.value
+        other.dataset.update(behaviours=fields.behaviours, shares=fields.shares, num_envs=fields.num_envs)
+    real, dreamt, known = collected(config), collected(other), len(config.dataset.behaviours)
+
+    def gather(key: jax.Array):
+        real_key, dream_key = jax.random.split(key)
+        (steps, behaviour), (more, theirs) = real(real_key), dreamt(dream_key)
+        both = jax.tree.map(lambda *x: jnp.concatenate(x), steps, more)
+        source = jnp.concatenate([jnp.zeros_like(behaviour), jnp.ones_like(theirs)])
+        return both, jnp.concatenate([behaviour, theirs + known]), source
+
+    return gather
+
+
 def scripted_returns(config, names: tuple[str, ...]) -> Callable:
     """Makes key -> the mean returns of scripted behaviours in the evaluation's environments, float32 [names]."""
     count = max(config.eval.num_episodes, 1)
@@ -157,13 +179,23 @@ def make_loader(config, networks: OfflineNetworks, discount: float) -> Callable:
     """
     settings, label = config.dataset, offline_labels.make_labels(config, networks, control_setup.load_env(config, 1))
     known = config.env.name in scripted.CONTROLLERS
+    if settings.path and "imagined" in config:
+        raise ValueError("imagined: its steps join scripted ones; in a folder of files each file is a source already")
     if settings.path:
         shape = control_setup.load_env(config, 1).observation_space.shape
         recorded = read_file(config, networks, shape)
         gather = None
+    elif "imagined" in config:
+        gather = imagined(config)
     else:
-        gather = collected(config)
-    check_mixing(settings.mixing, len(settings.behaviours) if gather else int(recorded.source.max()) + 1)
+        own = collected(config)
+
+        def gather(key):
+            steps, behaviour = own(key)
+            return steps, behaviour, behaviour
+
+    sources = 2 if "imagined" in config else len(settings.behaviours)
+    check_mixing(settings.mixing, sources if gather else int(recorded.source.max()) + 1)
     if settings.returns and len(settings.returns) != 2:
         raise ValueError(f"dataset.returns={settings.returns} must be two returns, those that count as 0 and 100")
     judges = scripted_returns(config, ("random", "expert")) if known and not settings.returns else None
@@ -174,8 +206,7 @@ def make_loader(config, networks: OfflineNetworks, discount: float) -> Callable:
             steps = Transitions(*(jnp.asarray(x) for x in recorded[:6]))
             source, behaviour = jnp.asarray(recorded.source), jnp.asarray(recorded.behaviour)
         else:
-            steps, behaviour = gather(data_key)
-            source = behaviour
+            steps, behaviour, source = gather(data_key)
         steps = steps._replace(actions=networks.stored(steps.actions))
         by = datasets.moments(steps.observations)
         if not settings.normalize_observations:

@@ -52,6 +52,7 @@ CONTROLLERS: dict[str, Callable] = {
     "probes/matching": lambda observations: (observations[..., 0] > 0).astype(jnp.int32),
     "gymnax/CartPole-v1": cartpole,
 }
+REWARDS: dict[str, Callable] = {"probes/pointmass": pointmass.reward}
 
 
 class Behaviour(NamedTuple):
@@ -87,6 +88,16 @@ def controller(name: str, **options) -> Callable:
         )
     known = {key: value for key, value in options.items() if key in OPTIONS}
     return functools.partial(CONTROLLERS[name], **known) if known else CONTROLLERS[name]
+
+
+def reward(name: str, **options) -> Callable:
+    """next observations [..., D] -> rewards [...] of the environment `name`, for planners that know them.
+
+    options: keywords of the environment. Raises ValueError if its reward is not written down here.
+    """
+    if name not in REWARDS:
+        raise ValueError(f"env.name={name!r}: no planner knows its reward; it does of {', '.join(REWARDS)}")
+    return functools.partial(REWARDS[name], **({"goal": options["goal"]} if "goal" in options else {}))
 
 
 def actor(name: str, space: Box | Discrete, mixture: Behaviour, **options) -> Callable:

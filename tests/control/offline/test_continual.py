@@ -100,12 +100,10 @@ def small(word="oer", **fields):
 def test_a_run_keeps_steps_of_the_first_task_when_it_ends_and_never_reads_its_data_again():
     init, advance, _ = continual_runs.make_continual_run(small())
 
-    def both(key):
-        first = init(key, {})
-        second = advance(first, {}, 4)
-        return first, second, advance(second[0], {}, 4)
-
-    first, (second, early), (last, late) = jax.jit(both, compiler_options=QUICK)(jax.random.key(0))
+    first = jax.jit(lambda key: init(key, {}), compiler_options=QUICK)(jax.random.key(0))
+    step = jax.jit(lambda state: advance(state, {}, 4), compiler_options=QUICK)
+    second, early = step(first)
+    last, late = step(second)
     assert (early["task"], late["task"]) == (0, 1) and not first.kept.observations.any()
     for task, state in enumerate((second, last)):
         table, kept = np.asarray(state.loaded.data.steps.observations[task]), np.asarray(state.kept.observations[task])
