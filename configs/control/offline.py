@@ -11,7 +11,8 @@ transformers, `dt`, `mo_dt`; `oppo`; tasks one after the other, on `pointmass` w
 model of the dynamics, planned with); `imagined` (more data, made by a wrong model of the world, a half of each batch);
 what is hidden of the data, `ss_orl` (actions of 90 % of the episodes, filled in by an inverse model), `labelled_only`
 (the same, left out), `preferred` (rewards, learned from pairs of segments); `fqe` (the policy's value by fitted Q, from
-the data alone); `smoke` (seconds, for CI).
+the data alone); `online` (the second half of the updates with steps of its own, one for each); `smoke` (seconds, for
+CI).
 """
 
 from configs import common, sweeps
@@ -74,6 +75,8 @@ PLANNER = dict(horizon=5, rounds=3, samples=32, elites=6, std=0.7)
 # ImagineBench: real steps, none of them the expert's, and imagined ones of what was not recorded. In place of the
 # rollouts of a language model are the expert's in a world whose inertia is wrong.
 IMAGINED = dict(field="inertia", value=0.3, behaviours=("expert",), shares=(1.0,), num_envs=20)
+# arXiv 2408.08441: first offline, then a step of the environment for each update, in the same data.
+ONLINE = dict(after=0.5, every=20, num_envs=4, mixing=-1.0)
 SEQUENCE = dict(width=64, layers=2, heads=2, context=10)  # of a decision transformer
 # What is hidden of the data: actions of 90 % of the episodes (arXiv 2210.06518), or all rewards (arXiv 2411.05273).
 _LABELS = dict(
@@ -102,7 +105,9 @@ def base(name: str):
             log_every=1000,
             dataset=dict(
                 path="",  # transitions of a file or folder; "": of the scripted behaviours
-                layout="auto",  # or "rlds", a TFDS folder of episodes
+                layout="auto",  # or "rlds", a TFDS folder of episodes; or "episodes", a folder with an npz of each
+                observation="proprio",
+                terms=(),
                 behaviours=MIXED["behaviours"],
                 shares=MIXED["shares"],
                 num_envs=40,
@@ -126,7 +131,7 @@ def base(name: str):
 
 
 def get_config(arg: str | None = None):
-    words = common.parse(arg, (*ENVIRONMENTS, *METHODS, *LABELS, "imagined", "fqe", "smoke"))
+    words = common.parse(arg, (*ENVIRONMENTS, *METHODS, *LABELS, "imagined", "fqe", "online", "smoke"))
     labels = sorted(words & set(LABELS))
     places, methods = sorted(words & set(ENVIRONMENTS)), sorted(words & set(METHODS))
     if max(map(len, (places, methods, labels))) > 1:
@@ -137,12 +142,13 @@ def get_config(arg: str | None = None):
         raise ValueError(f"{method} is for continuous actions, {place} has a finite set: choose iql or cql")
     if place != "pointmass" and method in CONTINUAL:
         raise ValueError(f"{method} has tasks of pointmass, not of {place}: set env and continual in your own file")
-    if method in CONTINUAL and (extra := [*labels, *(words & {"fqe", "imagined"})]):
+    if method in CONTINUAL and (extra := [*labels, *(words & {"fqe", "imagined", "online"})]):
         raise ValueError(f"{method} is of several tasks: leave out {', '.join(extra)}")
     imagined = ["imagined"] * ("imagined" in words)
     if imagined and place != "pointmass":
         raise ValueError(f"imagined is for pointmass, whose inertia is wrong in it, not for {place}")
-    config = base("_".join(["control_offline", place, method, *labels, *imagined]))
+    online = ["online"] * ("online" in words)
+    config = base("_".join(["control_offline", place, method, *labels, *imagined, *online]))
     with config.unlocked():
         config.update(ENVIRONMENTS[place])
         config.algorithm = dict(METHODS[method])
@@ -161,6 +167,8 @@ def get_config(arg: str | None = None):
         if imagined:
             config.imagined = dict(IMAGINED)
             config.dataset.update(behaviours=("poor", "random"), shares=(0.3, 0.7), mixing=(0.5, 0.5))
+        if online:
+            config.online = dict(ONLINE)
         if "fqe" in words:
             config.ope = dict(updates=2000, learning_rate=1e-3)
         for word in labels:
@@ -184,6 +192,8 @@ def shorten(config) -> None:
         config.train.total_steps = len(config.continual["values"]) * 4 * 16
     if "imagined" in config:
         config.imagined.num_envs = 4
+    if "online" in config:
+        config.online.update(every=4, num_envs=2)
     if "planner" in config:
         config.planner.update(rounds=1, samples=4, elites=2)
     if "ope" in config:

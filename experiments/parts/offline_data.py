@@ -1,5 +1,6 @@
 """The dataset of experiments.control_offline, from a config: scripted behaviours of mixed quality, or a file."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -11,7 +12,7 @@ from experiments.parts import control_setup, offline_labels
 from rl_jax import envs
 from rl_jax.control.offline import data as datasets
 from rl_jax.control.transitions import Transitions
-from rl_jax.data import rlds
+from rl_jax.data import episode_files, rlds
 from rl_jax.data import transitions as files
 from rl_jax.envs.worlds import scripted
 from rl_jax.models.agents.distributions import categorical
@@ -142,7 +143,14 @@ def read_file(config, networks: OfflineNetworks, shape: tuple[int, ...]) -> file
       ValueError: if they do not fit the environment's spaces.
     """
     path, layout = config.dataset.path, config.dataset.layout
-    recorded = rlds.read(path) if layout == "rlds" else files.read(path)
+    readers = {
+        "auto": files.read,
+        "rlds": rlds.read,
+        "episodes": functools.partial(
+            episode_files.read, observation=config.dataset.observation, terms=tuple(config.dataset.terms)
+        ),
+    }
+    recorded = readers[layout](path)
     if recorded.observations.shape[1:] != shape:
         raise ValueError(
             f"{path}, field 'observations': shape {recorded.observations.shape[1:]} per step, but {config.env.name} "
