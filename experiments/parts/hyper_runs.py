@@ -94,6 +94,30 @@ def grown(steps: Transitions, filled: jax.Array, task: jax.Array, fresh: Transit
     return steps, filled.at[task].add(len(fresh.rewards))
 
 
+def standings(returns: jax.Array, errors: jax.Array, references: jax.Array, ended: jax.Array, task, ends):
+    """The metrics of K tasks while task t is learned, and `ended` with t's if it ends now.
+
+    Args:
+      returns: float [K], of the planner in each task.
+      errors: float [K], of the model in each task.
+      references: float [K, 2], the returns that count as 0 and 100.
+      ended: float [2, K], of HyperState.
+      task: int [], t.
+      ends: bool [].
+
+    Returns:
+      ({name: float []}, float [2, K]).
+    """
+    low, high = jnp.moveaxis(references, 1, 0)
+    scores = 100.0 * (returns - low) / jnp.where(high == low, 1.0, high - low)
+    normalized, fallen, scores_ended = continual_runs.standing(scores, ended[0], task, ends)
+    error, sunk, errors_ended = continual_runs.standing(errors, ended[1], task, ends)
+    metrics = {f"eval/task_{k}": x for k, x in enumerate(scores)} | {f"model/task_{k}": x for k, x in enumerate(errors)}
+    metrics |= {"eval/return": continual_runs.standing(returns, returns, task, ends)[0]}
+    metrics |= {"eval/normalized": normalized, "eval/forgetting": fallen}
+    return metrics | {"model/error": error, "model/forgetting": -sunk}, jnp.stack([scores_ended, errors_ended])
+
+
 def make_hyper_run(config, *, parts: int = 1, axis_name: str | None = None):
     """Makes the pure functions of one run, as control_runs.make_run.
 
@@ -170,17 +194,9 @@ def make_hyper_run(config, *, parts: int = 1, axis_name: str | None = None):
         errors = [hypernetwork.prediction_errors(networks, train.params, rows, k) for k, rows in enumerate(firsts)]
         errors = jnp.stack([jnp.mean(x) for x in errors])
         steps, filled = grown(state.steps, state.filled, task, fresh)
-        ends, (low, high) = train.step % per_task == 0, jnp.moveaxis(state.references, 1, 0)
-        returns = jnp.stack(returns)
-        scores = 100.0 * (returns - low) / jnp.where(high == low, 1.0, high - low)
-        normalized, fallen, ended = continual_runs.standing(scores, state.ended[0], task, ends)
-        error, fallen_by, errors_ended = continual_runs.standing(errors, state.ended[1], task, ends)
-        metrics |= {f"eval/task_{k}": scores[k] for k in range(tasks)}
-        metrics |= {f"model/task_{k}": errors[k] for k in range(tasks)}
-        metrics |= {"eval/return": continual_runs.standing(returns, returns, task, ends)[0]}
-        metrics |= {"eval/normalized": normalized, "eval/forgetting": fallen, "task": task}
-        metrics |= {"model/error": error, "model/forgetting": -fallen_by}
-        ended = jnp.stack([ended, errors_ended])
+        ends = train.step % per_task == 0
+        measured, ended = standings(jnp.stack(returns), errors, state.references, state.ended, task, ends)
+        metrics |= measured | {"task": task}
         state = HyperState(train, steps, filled, before, state.references, ended)
         return state, jax.tree.map(jnp.float32, metrics)
 
