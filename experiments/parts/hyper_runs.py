@@ -94,6 +94,13 @@ def grown(steps: Transitions, filled: jax.Array, task: jax.Array, fresh: Transit
     return steps, filled.at[task].add(len(fresh.rewards))
 
 
+def first_errors(networks, params, steps: Transitions, count: int) -> jax.Array:
+    """The model's mean error of the first `count` of the steps [K, N] of each task, those of the behaviours: [K]."""
+    each = [jax.tree.map(lambda x, k=k: x[k, :count], steps) for k in range(networks.tasks)]
+    errors = [hypernetwork.prediction_errors(networks, params, rows, k) for k, rows in enumerate(each)]
+    return jnp.stack([jnp.mean(x) for x in errors])
+
+
 def standings(returns: jax.Array, errors: jax.Array, references: jax.Array, ended: jax.Array, task, ends):
     """The metrics of K tasks while task t is learned, and `ended` with t's if it ends now.
 
@@ -189,10 +196,7 @@ def make_hyper_run(config, *, parts: int = 1, axis_name: str | None = None):
         key = jax.random.fold_in(jax.random.fold_in(train.rng, 2**31 - 1), train.step)
         returns, fresh = zip(*(planned(k, made[k], jax.random.fold_in(key, k)) for k in range(tasks)), strict=True)
         fresh = jax.tree.map(lambda *x: jnp.stack(x)[task], *fresh)
-        first = jax.tree.map(lambda x: x[:, : x.shape[1] - room], state.steps)  # of the behaviours
-        firsts = [jax.tree.map(lambda x, k=k: x[k], first) for k in range(tasks)]
-        errors = [hypernetwork.prediction_errors(networks, train.params, rows, k) for k, rows in enumerate(firsts)]
-        errors = jnp.stack([jnp.mean(x) for x in errors])
+        errors = first_errors(networks, train.params, state.steps, state.steps.rewards.shape[1] - room)
         steps, filled = grown(state.steps, state.filled, task, fresh)
         ends = train.step % per_task == 0
         measured, ended = standings(jnp.stack(returns), errors, state.references, state.ended, task, ends)
