@@ -22,11 +22,14 @@ NO = np.bool_(False)  # numpy, so that the import starts no jax backend
 
 
 class Point(NamedTuple):
-    """The state: place, velocity and wind float32 [2]; waiting float32 [delay, 2], the next to act first."""
+    """The state: place, velocity and wind float32 [2]; waiting float32 [delay, 2], the next to act first.
+
+    Without a delay waiting is (): an array without elements cannot be saved.
+    """
 
     place: chex.Array
     velocity: chex.Array
-    waiting: chex.Array
+    waiting: chex.Array | tuple[()]
     wind: chex.Array
 
 
@@ -56,21 +59,23 @@ def environment(
         raise ValueError(f"delay={delay} and wind={wind} must be 0 or more")
 
     def observe(state: Point) -> chex.Array:
-        return jnp.concatenate([state.place, state.velocity, state.waiting.reshape(-1)])
+        waiting = [state.waiting.reshape(-1)] if delay else []
+        return jnp.concatenate([state.place, state.velocity, *waiting])
 
     def reset(key: chex.PRNGKey):
         place = jax.random.uniform(key, (2,), minval=-1.0, maxval=1.0)
-        state = Point(place, jnp.zeros(2), jnp.zeros((delay, 2)), jnp.zeros(2))
+        state = Point(place, jnp.zeros(2), jnp.zeros((delay, 2)) if delay else (), jnp.zeros(2))
         return state, observe(state)
 
     def step(key: chex.PRNGKey, state: Point, action: chex.Array):
-        queue = jnp.concatenate([state.waiting, jnp.clip(action, -1.0, 1.0)[None]])
+        newest = jnp.clip(action, -1.0, 1.0)[None]
+        queue = jnp.concatenate([state.waiting, newest]) if delay else newest
         blowing = state.wind
         if wind > 0.0:
             blowing = 0.9 * blowing + wind * jax.random.normal(key, (2,))
         velocity = inertia * state.velocity + FORCE * queue[0] + blowing
         place = jnp.clip(state.place + velocity, -EDGE, EDGE)
-        state = Point(place, velocity, queue[1:], blowing)
+        state = Point(place, velocity, queue[1:] if delay else (), blowing)
         return state, Step(observe(state), reward(place, goal=goal), NO, NO)
 
     bound = FORCE / (1.0 - inertia)

@@ -64,6 +64,7 @@ def test_a_run_reads_the_data_alone_and_then_acts():
     # Two environments, two steps each, as they follow each other: s' of the first is s of the second.
     np.testing.assert_array_equal(data.steps.next_observations[18::2], data.steps.observations[19::2])
     assert np.isfinite([early["loss"], late["loss"]]).all()
+    assert all(x.size for x in jax.tree.leaves(last)), "an array without elements cannot be saved"
 
 
 @pytest.mark.parametrize(
