@@ -6,19 +6,26 @@
 
 The data are those of scripted behaviours of mixed quality, or of dataset.path: a folder that control_ppo
 --config.record.path=FOLDER recorded, Minari's or D4RL's HDF5, a TFDS folder of RLDS episodes. eval/normalized is 0 for
-random actions and 100 for the scripted expert. Runs, meshes, checkpoints and the loop are those of control_ppo.
+random actions and 100 for the scripted expert. With a group `continual` the data are those of several tasks, one after
+the other (experiments.parts.continual_runs and hyper_runs); with a group `online` it goes on in the environment
+(experiments.parts.online_runs). Runs, meshes, checkpoints and the loop are control_ppo's.
 """
 
 import pathlib
 
-from experiments.parts import control_loop, flags, offline_runs
+from experiments.parts import continual_runs, control_loop, flags, hyper_runs, offline_runs, online_runs
+
+# algorithm.fn -> what makes a run; others learn one task.
+SEQUENCES = {"oer": continual_runs.make_continual_run, "hypercrl": hyper_runs.make_hyper_run}
 
 
 def run(config, workdir: pathlib.Path) -> None:
     """Trains in `workdir`. Raises ValueError if the config is for another program."""
     if config.program != "control_offline":
         raise ValueError(f"this config is for python -m experiments.{config.program}")
-    control_loop.train(config, workdir, offline_runs.make_offline_run, lambda config: lambda state, step: [])
+    one_task = online_runs.make_online_run if "online" in config else offline_runs.make_offline_run
+    make_run = SEQUENCES.get(config.algorithm.fn, one_task)
+    control_loop.train(config, workdir, make_run, lambda config: lambda state, step: [])
 
 
 if __name__ == "__main__":

@@ -6,9 +6,13 @@
 Arguments: an environment, `pointmass` (the default), `neorl2` (the same with delay and wind, and data of one middling
 policy), `gridworld`, `cartpole`, `aim`, `matching`; a method, `bc`, `filtered_bc`, `awr`, `iql` (the default), `xql`,
 `dual_chi2`, `dual_tv`, `recoil` (imitation, without rewards), `cql`, for continuous actions `td3_bc`, `a2pr`; decision
-transformers, `dt`, `mo_dt`; `oppo`; what is hidden of the data, `ss_orl` (actions of 90 % of the episodes, filled in by
-an inverse model), `labelled_only` (the same, left out), `preferred` (rewards, learned from pairs of segments); `fqe`
-(the policy's value by fitted Q, from the data alone); `smoke` (seconds, for CI).
+transformers, `dt`, `mo_dt`; `oppo`; tasks one after the other, on `pointmass` with goals that are not observed, `oer`,
+`random_replay` (the same, but what is kept of a task is drawn at random), or with an inertia of its own, `hypercrl` (a
+model of the dynamics, planned with); `imagined` (more data, made by a wrong model of the world, a half of each batch);
+what is hidden of the data, `ss_orl` (actions of 90 % of the episodes, filled in by an inverse model), `labelled_only`
+(the same, left out), `preferred` (rewards, learned from pairs of segments); `fqe` (the policy's value by fitted Q, from
+the data alone); `online` (the second half of the updates with steps of its own, one for each); `smoke` (seconds, for
+CI).
 """
 
 from configs import common, sweeps
@@ -57,8 +61,22 @@ METHODS = {
     "a2pr": dict(fn="a2pr", **_TD3),
     "dt": dict(fn="dt", scale=10.0, target=1.0),
     "mo_dt": dict(fn="mo_dt", scale=10.0, target=1.0, weight=-1.0),
+    "oer": dict(fn="oer", replay_coef=1.0, select=True, **_TD3),
+    "random_replay": dict(fn="oer", replay_coef=1.0, select=False, **_TD3),
+    "hypercrl": dict(fn="hypercrl", beta=0.05),
     "oppo": dict(fn="oppo", triplet_coef=0.1, norm_coef=0.1, margin=1.0),
 }
+# arXiv 2305.13804: the tasks, and how much of each is kept.
+GOALS = dict(field="goal", values=((-0.8, 0.0), (0.8, 0.0), (0.0, 0.8)), kept=200, horizon=20)
+# arXiv 2009.11997: the dynamics differ, and the planner is CEM.
+INERTIAS = dict(field="inertia", values=(0.0, 0.5, 0.8))
+CONTINUAL = {"oer": GOALS, "random_replay": GOALS, "hypercrl": INERTIAS}
+PLANNER = dict(horizon=5, rounds=3, samples=32, elites=6, std=0.7)
+# ImagineBench: real steps, none of them the expert's, and imagined ones of what was not recorded. In place of the
+# rollouts of a language model are the expert's in a world whose inertia is wrong.
+IMAGINED = dict(field="inertia", value=0.3, behaviours=("expert",), shares=(1.0,), num_envs=20)
+# arXiv 2408.08441: first offline, then a step of the environment for each update, in the same data.
+ONLINE = dict(after=0.5, every=20, num_envs=4, mixing=-1.0)
 SEQUENCE = dict(width=64, layers=2, heads=2, context=10)  # of a decision transformer
 # What is hidden of the data: actions of 90 % of the episodes (arXiv 2210.06518), or all rewards (arXiv 2411.05273).
 _LABELS = dict(
@@ -71,7 +89,7 @@ LABELS = {
     "preferred": dict(missing="rewards"),
 }
 DISCRETE = ("gridworld", "cartpole", "matching")
-CONTINUOUS_METHODS = ("td3_bc", "a2pr")
+CONTINUOUS_METHODS = ("td3_bc", "a2pr", *CONTINUAL)
 
 
 def base(name: str):
@@ -87,7 +105,9 @@ def base(name: str):
             log_every=1000,
             dataset=dict(
                 path="",  # transitions of a file or folder; "": of the scripted behaviours
-                layout="auto",  # or "rlds", a TFDS folder of episodes
+                layout="auto",  # or "rlds", a TFDS folder of episodes; or "episodes", a folder with an npz of each
+                observation="proprio",
+                terms=(),
                 behaviours=MIXED["behaviours"],
                 shares=MIXED["shares"],
                 num_envs=40,
@@ -111,7 +131,7 @@ def base(name: str):
 
 
 def get_config(arg: str | None = None):
-    words = common.parse(arg, (*ENVIRONMENTS, *METHODS, *LABELS, "fqe", "smoke"))
+    words = common.parse(arg, (*ENVIRONMENTS, *METHODS, *LABELS, "imagined", "fqe", "online", "smoke"))
     labels = sorted(words & set(LABELS))
     places, methods = sorted(words & set(ENVIRONMENTS)), sorted(words & set(METHODS))
     if max(map(len, (places, methods, labels))) > 1:
@@ -120,14 +140,35 @@ def get_config(arg: str | None = None):
     place, method = (places or ["pointmass"])[0], (methods or ["iql"])[0]
     if place in DISCRETE and method in CONTINUOUS_METHODS:
         raise ValueError(f"{method} is for continuous actions, {place} has a finite set: choose iql or cql")
-    config = base("_".join(["control_offline", place, method, *labels]))
+    if place != "pointmass" and method in CONTINUAL:
+        raise ValueError(f"{method} has tasks of pointmass, not of {place}: set env and continual in your own file")
+    if method in CONTINUAL and (extra := [*labels, *(words & {"fqe", "imagined", "online"})]):
+        raise ValueError(f"{method} is of several tasks: leave out {', '.join(extra)}")
+    imagined = ["imagined"] * ("imagined" in words)
+    if imagined and place != "pointmass":
+        raise ValueError(f"imagined is for pointmass, whose inertia is wrong in it, not for {place}")
+    online = ["online"] * ("online" in words)
+    config = base("_".join(["control_offline", place, method, *labels, *imagined, *online]))
     with config.unlocked():
         config.update(ENVIRONMENTS[place])
         config.algorithm = dict(METHODS[method])
         if method in ("dt", "mo_dt"):
             config.sequence = dict(SEQUENCE)
+        if method in CONTINUAL:
+            config.continual = dict(CONTINUAL[method])
+            config.train.total_steps *= len(config.continual["values"])
+        if method == "hypercrl":
+            config.hypernetwork = dict(embedding=10, layers=(32, 32))
+            config.planner = dict(PLANNER)
+            config.dataset.update(behaviours=("random",), shares=(1.0,), num_envs=20, num_steps=20)
+            config.eval.num_episodes = 16
         if method == "oppo":
             config.hindsight = dict(code=16, length=20)
+        if imagined:
+            config.imagined = dict(IMAGINED)
+            config.dataset.update(behaviours=("poor", "random"), shares=(0.3, 0.7), mixing=(0.5, 0.5))
+        if online:
+            config.online = dict(ONLINE)
         if "fqe" in words:
             config.ope = dict(updates=2000, learning_rate=1e-3)
         for word in labels:
@@ -146,6 +187,15 @@ def shorten(config) -> None:
         config.sequence.update(width=8, layers=1, context=4)
     config.dataset.update(num_envs=8, num_steps=20)
     config.eval.update(num_episodes=2, max_steps=20)
+    if "continual" in config:
+        config.continual.update(kept=20, horizon=5) if "kept" in config.continual else None
+        config.train.total_steps = len(config.continual["values"]) * 4 * 16
+    if "imagined" in config:
+        config.imagined.num_envs = 4
+    if "online" in config:
+        config.online.update(every=4, num_envs=2)
+    if "planner" in config:
+        config.planner.update(rounds=1, samples=4, elites=2)
     if "ope" in config:
         config.ope.updates = 4
     if "labels" in config:

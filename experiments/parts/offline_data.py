@@ -1,5 +1,6 @@
 """The dataset of experiments.control_offline, from a config: scripted behaviours of mixed quality, or a file."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -11,7 +12,7 @@ from experiments.parts import control_setup, offline_labels
 from rl_jax import envs
 from rl_jax.control.offline import data as datasets
 from rl_jax.control.transitions import Transitions
-from rl_jax.data import rlds
+from rl_jax.data import episode_files, rlds
 from rl_jax.data import transitions as files
 from rl_jax.envs.worlds import scripted
 from rl_jax.models.agents.distributions import categorical
@@ -65,9 +66,10 @@ def rows_of(behaviours: tuple[str, ...], shares: tuple[float, ...], count: int) 
     return tuple(int(i) for i in np.repeat(np.arange(len(shares)), counts))
 
 
-def scripted_distribution(name: str, space, mixture: scripted.Behaviour):
-    """A Distribution whose outputs are the observations and whose noise is a key, for `collect` and `evaluate`."""
-    act = scripted.actor(name, space, mixture)
+def scripted_distribution(config, space, mixture: scripted.Behaviour):
+    """A Distribution for config.env whose outputs are observations and whose noise is a key, for `collect`."""
+    options = config.env.to_dict()
+    act = scripted.actor(options.pop("name"), space, mixture, **options)
     return categorical(1)._replace(
         noise=lambda key, shape: jax.random.split(key, shape[0]) if len(shape) == 2 else key,
         sample=act,
@@ -81,7 +83,7 @@ def collected(config) -> Callable:
     env = control_setup.load_env(config, settings.num_envs, learning=True)
     rows = rows_of(settings.behaviours, settings.shares, settings.num_envs)
     mixture = scripted.behaviour(tuple(settings.behaviours[i] for i in rows))
-    distribution = scripted_distribution(config.env.name, env.action_space, mixture)
+    distribution = scripted_distribution(config, env.action_space, mixture)
 
     def gather(key: jax.Array):
         env_key, act_key = jax.random.split(key)
@@ -97,12 +99,34 @@ def collected(config) -> Callable:
     return gather
 
 
+def imagined(config) -> Callable:
+    """Makes key -> the steps of `collected`, and behind them those of config.imagined, as if a model had made them.
+
+    An imagined step is one of the expert's, or another behaviour's, in a world that is a little different: the field
+    imagined.field of env has another value. The third result is the source, 0 for real steps and 1 for imagined ones.
+    """
+    fields, other = config.imagined, config.copy_and_resolve_references()
+    with other.unlocked():
+        other.env[fields.field] = fields.value
+        other.dataset.update(behaviours=fields.behaviours, shares=fields.shares, num_envs=fields.num_envs)
+    real, dreamt, known = collected(config), collected(other), len(config.dataset.behaviours)
+
+    def gather(key: jax.Array):
+        real_key, dream_key = jax.random.split(key)
+        (steps, behaviour), (more, theirs) = real(real_key), dreamt(dream_key)
+        both = jax.tree.map(lambda *x: jnp.concatenate(x), steps, more)
+        source = jnp.concatenate([jnp.zeros_like(behaviour), jnp.ones_like(theirs)])
+        return both, jnp.concatenate([behaviour, theirs + known]), source
+
+    return gather
+
+
 def scripted_returns(config, names: tuple[str, ...]) -> Callable:
     """Makes key -> the mean returns of scripted behaviours in the evaluation's environments, float32 [names]."""
     count = max(config.eval.num_episodes, 1)
     env = control_setup.load_env(config, count * len(names))
     rows = tuple(name for name in names for _ in range(count))
-    distribution = scripted_distribution(config.env.name, env.action_space, scripted.behaviour(rows))
+    distribution = scripted_distribution(config, env.action_space, scripted.behaviour(rows))
     policy = memoryless(lambda observations: observations)
 
     def returns(key: jax.Array) -> jax.Array:
@@ -119,7 +143,14 @@ def read_file(config, networks: OfflineNetworks, shape: tuple[int, ...]) -> file
       ValueError: if they do not fit the environment's spaces.
     """
     path, layout = config.dataset.path, config.dataset.layout
-    recorded = rlds.read(path) if layout == "rlds" else files.read(path)
+    readers = {
+        "auto": files.read,
+        "rlds": rlds.read,
+        "episodes": functools.partial(
+            episode_files.read, observation=config.dataset.observation, terms=tuple(config.dataset.terms)
+        ),
+    }
+    recorded = readers[layout](path)
     if recorded.observations.shape[1:] != shape:
         raise ValueError(
             f"{path}, field 'observations': shape {recorded.observations.shape[1:]} per step, but {config.env.name} "
@@ -156,13 +187,23 @@ def make_loader(config, networks: OfflineNetworks, discount: float) -> Callable:
     """
     settings, label = config.dataset, offline_labels.make_labels(config, networks, control_setup.load_env(config, 1))
     known = config.env.name in scripted.CONTROLLERS
+    if settings.path and "imagined" in config:
+        raise ValueError("imagined: its steps join scripted ones; in a folder of files each file is a source already")
     if settings.path:
         shape = control_setup.load_env(config, 1).observation_space.shape
         recorded = read_file(config, networks, shape)
         gather = None
+    elif "imagined" in config:
+        gather = imagined(config)
     else:
-        gather = collected(config)
-    check_mixing(settings.mixing, len(settings.behaviours) if gather else int(recorded.source.max()) + 1)
+        own = collected(config)
+
+        def gather(key):
+            steps, behaviour = own(key)
+            return steps, behaviour, behaviour
+
+    sources = 2 if "imagined" in config else len(settings.behaviours)
+    check_mixing(settings.mixing, sources if gather else int(recorded.source.max()) + 1)
     if settings.returns and len(settings.returns) != 2:
         raise ValueError(f"dataset.returns={settings.returns} must be two returns, those that count as 0 and 100")
     judges = scripted_returns(config, ("random", "expert")) if known and not settings.returns else None
@@ -173,8 +214,7 @@ def make_loader(config, networks: OfflineNetworks, discount: float) -> Callable:
             steps = Transitions(*(jnp.asarray(x) for x in recorded[:6]))
             source, behaviour = jnp.asarray(recorded.source), jnp.asarray(recorded.behaviour)
         else:
-            steps, behaviour = gather(data_key)
-            source = behaviour
+            steps, behaviour, source = gather(data_key)
         steps = steps._replace(actions=networks.stored(steps.actions))
         by = datasets.moments(steps.observations)
         if not settings.normalize_observations:

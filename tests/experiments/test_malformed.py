@@ -338,7 +338,7 @@ CASES = [
     bad("control_preferences", "fit.discount=nan", "fit.discount=nan must be from 0 to 1"),
     bad("control_offline", "dataset.num_envs=0", "dataset.num_envs=0 must be 1 or more"),
     bad("control_offline", "dataset.discount=1.5", "dataset.discount=1.5 must be from 0 to 1"),
-    bad("control_offline", "dataset.layout=csv", "dataset.layout='csv' must be 'auto' or 'rlds'"),
+    bad("control_offline", "dataset.layout=csv", "dataset.layout='csv' must be 'auto', 'rlds' or 'episodes'"),
     # --- Fields that do not go together ----------------------------------------------------------------------------
     bad("grpo", "sample.group_size=1", "sample.group_size=1 does not go with algorithm.advantage.fn='group_relative'"),
     bad("grpo", ["sample.group_size=1", "algorithm.advantage={'fn': 'leave_one_out'}"], "'leave_one_out'", ">= 2"),

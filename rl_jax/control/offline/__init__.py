@@ -7,11 +7,16 @@ A method is a Recipe (recipe.py): a loss of all its networks. A config names one
     td3_bc, a2pr, cql                        actor_critic.py    the policy's own actions, kept near the data's
     dt, mo_dt                                sequence.py        cloning, given the return that is asked for
     oppo                                     hindsight.py       cloning, given a code that preferences choose
+    oer                                      continual.py       tasks one after the other, with a little of the old ones
+    hypercrl                                 hypernetwork.py    the same for a model that is planned with
 """
 
 from rl_jax.control.offline.actor_critic import a2pr, cql, td3_bc
+from rl_jax.control.offline.continual import oer
 from rl_jax.control.offline.hindsight import oppo
+from rl_jax.control.offline.hypernetwork import hypercrl
 from rl_jax.control.offline.in_sample import awr, bc, dual, filtered_bc, iql, recoil, xql
 from rl_jax.control.offline.sequence import dt, mo_dt
 
-__all__ = ["a2pr", "awr", "bc", "cql", "dt", "dual", "filtered_bc", "iql", "mo_dt", "oppo", "recoil", "td3_bc", "xql"]
+__all__ = ["a2pr", "awr", "bc", "cql", "dt", "dual", "filtered_bc", "iql", "mo_dt", "oer", "oppo", "recoil", "td3_bc"]
+__all__ += ["hypercrl", "xql"]

@@ -17,7 +17,7 @@
     restless      two of six coupled arms, the best policy known by dynamic programming (envs.worlds.restless)
     docking       a point pushed to the origin, and a controller that misses it (envs.worlds.docking)
     gridworld     a square with a goal in a corner, also available as arrays (envs.worlds.tabular)
-    pointmass     a point in the plane with inertia that should go to the origin (envs.worlds.pointmass)
+    pointmass     a point in the plane with inertia that should go to a goal (envs.worlds.pointmass)
     television    a line with a screen of noise at its left end, the reward at its right end (worlds.television)
     tour          stops on a line in order, in episodes of a fixed length: for imitation (worlds.tour)
     recovering    arms that pay more after a rest; a bound of every policy is known (worlds.recovering)
@@ -233,9 +233,16 @@ def gridworld(*, size: int = 4, step_reward: float = 0.0, slip: float = 0.0, lim
     return tabular.environment(tabular.gridworld(size=size, step_reward=step_reward, slip=slip, limit=limit))
 
 
-def pointmass(*, inertia: float = 0.5, limit: int = 20, delay: int = 0, wind: float = 0.0) -> Environment:
+def pointmass(
+    *,
+    inertia: float = 0.5,
+    limit: int = 20,
+    delay: int = 0,
+    wind: float = 0.0,
+    goal: tuple[float, float] = (0.0, 0.0),
+) -> Environment:
     """envs.worlds.pointmass.environment, with the same arguments."""
-    return points.environment(inertia=inertia, limit=limit, delay=delay, wind=wind)
+    return points.environment(inertia=inertia, limit=limit, delay=delay, wind=wind, goal=tuple(goal))
 
 
 def errands(*, length: int = 7, shown: bool = False) -> Environment:

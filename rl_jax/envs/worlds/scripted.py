@@ -9,6 +9,7 @@
 An action is random with the behaviour's probability, else the controller's.
 """
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -43,6 +44,7 @@ def cartpole(observations: chex.Array) -> chex.Array:
     return (angle + 0.3 * turning + 0.02 * x + 0.05 * velocity > 0).astype(jnp.int32)
 
 
+OPTIONS = ("inertia", "goal")  # of an environment that its script knows, too
 CONTROLLERS: dict[str, Callable] = {
     "probes/pointmass": pointmass.controller,
     "probes/gridworld": gridworld,
@@ -50,6 +52,7 @@ CONTROLLERS: dict[str, Callable] = {
     "probes/matching": lambda observations: (observations[..., 0] > 0).astype(jnp.int32),
     "gymnax/CartPole-v1": cartpole,
 }
+REWARDS: dict[str, Callable] = {"probes/pointmass": pointmass.reward}
 
 
 class Behaviour(NamedTuple):
@@ -73,23 +76,39 @@ def behaviour(names: tuple[str, ...]) -> Behaviour:
     return Behaviour(jnp.asarray(noise, jnp.float32), jnp.asarray(turned, bool))
 
 
-def controller(name: str) -> Callable:
-    """observations [..., *shape] -> actions of the environment `name`. Raises ValueError if it has no script."""
+def controller(name: str, **options) -> Callable:
+    """observations [..., *shape] -> actions of the environment `name`. Raises ValueError if it has no script.
+
+    options: keywords of the environment; its script takes those of OPTIONS.
+    """
     if name not in CONTROLLERS:
         raise ValueError(
             f"env.name={name!r} has no scripted behaviour; there are some for {', '.join(CONTROLLERS)}. Give a file of "
             "transitions (dataset.path), recorded by control_ppo --config.record.path=FOLDER"
         )
-    return CONTROLLERS[name]
+    known = {key: value for key, value in options.items() if key in OPTIONS}
+    return functools.partial(CONTROLLERS[name], **known) if known else CONTROLLERS[name]
 
 
-def actor(name: str, space: Box | Discrete, mixture: Behaviour) -> Callable:
+def reward(name: str, **options) -> Callable:
+    """next observations [..., D] -> rewards [...] of the environment `name`, for planners that know them.
+
+    options: keywords of the environment. Raises ValueError if its reward is not written down here.
+    """
+    if name not in REWARDS:
+        raise ValueError(f"env.name={name!r}: no planner knows its reward; it does of {', '.join(REWARDS)}")
+    return functools.partial(REWARDS[name], **({"goal": options["goal"]} if "goal" in options else {}))
+
+
+def actor(name: str, space: Box | Discrete, mixture: Behaviour, **options) -> Callable:
     """Makes (observations [B, ...], key) -> actions [B, ...] of the mixture's rows, in the environment's units.
+
+    options: of `controller`.
 
     Raises:
       ValueError: if the environment has no script.
     """
-    script = controller(name)
+    script = controller(name, **options)
 
     def act(observations: chex.Array, key: chex.PRNGKey) -> chex.Array:
         coin_key, action_key = jax.random.split(key)
