@@ -193,8 +193,8 @@ class Player:
             **several,
         )
         self._engine, self._partners = self._make_engine(), None
-        held = self._limits.turns > 1 and not config.agent.partner  # a partner's turns need slots, too
-        self._hold = held and slots >= episodes and mesh.size == 1
+        held = self._limits.turns > 1 and not config.agent.partner and slots >= episodes  # a partner needs slots, too
+        self._hold = held and mesh.size == 1
         self.older = None  # params of the partners, if they are not the policy's
         self._params = Merging(setup, lambda params: params)
         self._choose, self._moments, self._seeds = turn_signals.chooser(config), None, []
@@ -342,9 +342,8 @@ class Player:
         if not self._is_warm:
             self._engine.warm_up(params, hold=self._hold)
             self._is_warm = True
-        hold = self._hold and len(asks) <= self._slots
-        stops = tuple(self._config.rollout.stop_strings)
-        sampler = EngineSampler(self._engine, params, key, stop_strings=stops, hold=hold)
+        fits, stops = len(asks) <= self._slots, tuple(self._config.rollout.stop_strings)
+        sampler = EngineSampler(self._engine, params, key, stop_strings=stops, hold=self._hold and fits)
         if self._leader.older is not None:
             older = self._params(self._leader.older)
             if self._partners is None:
@@ -369,8 +368,7 @@ class Player:
 
 def _several(slots: int) -> dict[str, int]:
     """Options of an engine that reads a context of its own for every row."""
-    rows = min(PREFILL_ROWS, slots)
-    return {"prefill_rows": rows, "stored_prompts": 2 * rows}
+    return {"prefill_rows": min(PREFILL_ROWS, slots), "stored_prompts": 2 * min(PREFILL_ROWS, slots)}
 
 
 def seed_of(key: jax.Array, group: int) -> int:
