@@ -89,7 +89,7 @@ def small(word="oer", **fields):
     config.network.hidden = (8,)
     config.continual.update(values=((-0.8, 0.0), (0.8, 0.0)), kept=6, horizon=3)
     config.train.update(total_steps=2 * 4 * 8, batch_size=8)
-    config.dataset.update(num_envs=3, num_steps=20)
+    config.dataset.update(num_envs=3, num_steps=20, returns=(-30.0, 0.0))
     config.eval.update(num_episodes=2, max_steps=3)
     with config.unlocked():
         config.update_from_flattened_dict({name.replace("__", "."): value for name, value in fields.items()})

@@ -135,7 +135,7 @@ def small(**fields):
     config.hypernetwork.update(embedding=2, layers=(4,))
     config.continual["values"] = (0.0, 0.8)
     config.train.update(total_steps=2 * 4 * 8, batch_size=8)
-    config.dataset.update(num_envs=2, num_steps=6)
+    config.dataset.update(num_envs=2, num_steps=6, returns=(-30.0, 0.0))
     config.eval.update(num_episodes=2, max_steps=3)
     config.planner.horizon = 2
     with config.unlocked():

@@ -41,7 +41,7 @@ def test_steps_stand_behind_those_there_are():
 def small(**fields):
     config = configs.get_config("pointmass,iql,online,smoke")
     config.network.hidden = (4,)
-    config.dataset.update(num_envs=3, num_steps=6)
+    config.dataset.update(num_envs=3, num_steps=6, returns=(-30.0, 0.0))
     config.eval.update(num_episodes=2, max_steps=3)
     with config.unlocked():
         config.update_from_flattened_dict({name.replace("__", "."): value for name, value in fields.items()})
@@ -49,7 +49,8 @@ def small(**fields):
 
 
 @pytest.mark.slow
-def test_a_run_reads_the_data_alone_and_then_acts():
+def test_a_run_reads_the_data_alone_and_then_acts(monkeypatch):
+    monkeypatch.setattr(online_runs.control_runs, "judge", lambda *args: {"eval/return": jnp.float32(-15.0)})
     init, advance, _ = online_runs.make_online_run(small())
     first = jax.jit(lambda key: init(key, {}), compiler_options=QUICK)(jax.random.key(0))
     step = jax.jit(lambda state: advance(state, {}, 4), compiler_options=QUICK)
@@ -63,6 +64,7 @@ def test_a_run_reads_the_data_alone_and_then_acts():
     assert set(data.source[18:].tolist()) == {3} and set(data.source[:18].tolist()) == {0, 1, 2}
     # Two environments, two steps each, as they follow each other: s' of the first is s of the second.
     np.testing.assert_array_equal(data.steps.next_observations[18::2], data.steps.observations[19::2])
+    assert early["eval/normalized"] == 50.0
     assert np.isfinite([early["loss"], late["loss"]]).all()
     assert all(x.size for x in jax.tree.leaves(last)), "an array without elements cannot be saved"
 
