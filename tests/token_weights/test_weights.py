@@ -579,3 +579,18 @@ def test_m2po_of_many_tokens_keeps_as_many_as_the_sorted_list():
         assert kept.sum() == expected > 0
         largest = np.square(np.float64(scale * gap[kept])).max()
         np.testing.assert_allclose(largest, squares[expected - 1], rtol=1e-6)
+
+
+def test_a_quantile_just_above_a_rank_takes_the_next_one():
+    """.72 of 7 steps is 5.04: of eight entropies the two above the sixth."""
+    entropy = np.float32([[3, 0, 7, 1], [6, 2, 4, 5]])
+    found = _weight("high_entropy", np.ones((2, 4), bool), {"entropy": entropy}, share=0.28)
+    np.testing.assert_array_equal(found, entropy >= 6)
+
+
+def test_clip_cov_draws_in_rows_of_an_odd_length():
+    mask = np.ones((3, 5), bool)
+    advantages = np.where(np.arange(5) % 2, 2.0, -2.0) * np.ones((3, 1))
+    data = {"log_probs": np.float32(advantages / 2), "advantages": np.float32(advantages), "key": jax.random.key(0)}
+    found = _weight("clip_cov", mask, data, share=0.2)
+    assert found.shape == (3, 5) and (found == 0).sum() == 3
