@@ -14,6 +14,7 @@ from rl_jax.losses import policy
 from rl_jax.testing.batches import ragged_batch
 from rl_jax.token_weights.behavior import behavior_gap
 from rl_jax.token_weights.select import at_rank, lowest, ordered_bits
+from rl_jax.token_weights.tokens import _random_bits
 from tests.numpy_loops import weights as reference
 
 LEVELS = ["token", "sequence", "geometric"]
@@ -594,3 +595,11 @@ def test_clip_cov_draws_in_rows_of_an_odd_length():
     data = {"log_probs": np.float32(advantages / 2), "advantages": np.float32(advantages), "key": jax.random.key(0)}
     found = _weight("clip_cov", mask, data, share=0.2)
     assert found.shape == (3, 5) and (found == 0).sum() == 3
+
+
+def test_the_upper_bits_of_a_token_are_its_own():
+    """Those of a row and a column alone would agree on the corners of every rectangle."""
+    upper = np.asarray(_random_bits(jax.random.key(0), (6, 7))) >> 16
+    assert len(np.unique(upper)) > 38
+    corners = upper[:-1, :-1] ^ upper[1:, :-1] ^ upper[:-1, 1:] ^ upper[1:, 1:]
+    assert (corners != 0).mean() > 0.9
