@@ -214,7 +214,7 @@ def prime(
     grouped(rewards, group_size)
     outcomes = rewards - jnp.sum(zero_masked(step_rewards, mask), axis=1)
     at_end = last_of(mask)
-    on_tokens = jnp.where(at_end, jnp.broadcast_to(outcomes[:, None], mask.shape), 0.0)
+    on_tokens = jnp.broadcast_to(outcomes[:, None], mask.shape)  # read at the end
     total = jnp.zeros(mask.shape, step_rewards.dtype)
     for source, where, discount in ((step_rewards, mask, reward_discount), (on_tokens, at_end, outcome_discount)):
         means = row_means(source, where).reshape(-1, group_size)

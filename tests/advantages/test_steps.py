@@ -138,6 +138,11 @@ def test_on_policy_and_with_lambda_one_vtrace_is_gae():
 
 def test_traced_factors_and_wrong_shapes():
     arrays = as_jax(batch(7))
+    for found, wanted in (
+        (steps.gae(*arrays), steps.gae(*arrays, discount=0.99, lam=0.95)),
+        (steps.reward_to_go(*arrays), steps.reward_to_go(*arrays, discount=0.99)),
+    ):
+        np.testing.assert_array_equal(found, wanted)
     traced = jax.jit(lambda d, lam: steps.gae(*arrays, discount=d, lam=lam)[0])(0.9, 0.5)
     np.testing.assert_allclose(traced, steps.gae(*arrays, discount=0.9, lam=0.5)[0], rtol=1e-5, atol=1e-6)
     with pytest.raises(AssertionError):

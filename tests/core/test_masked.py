@@ -95,6 +95,9 @@ def test_trees_of_statistics_merge_entry_by_entry():
     both = jax.tree.map(jnp.float32, both)
     assert masked.merge(masked.empty_like(both), both) == both
     assert masked.merge(both, masked.empty_like(jax.eval_shape(lambda: both))) == both
+    assert jax.grad(lambda total: masked.Mean(total, jnp.float32(0.0)).value())(0.0) == 0.0  # and not nan
+    small = masked.empty_like(masked.Mean(jnp.bfloat16(1.0), jnp.float32(2.0)))
+    assert (small.total.dtype, small.count.dtype) == (jnp.bfloat16, jnp.float32)
 
 
 def test_maximum_looks_at_the_mask_only():

@@ -117,6 +117,8 @@ def test_annealed_kl_is_one_over_the_share_of_updates_that_are_left():
         found.append(float(state.coef))
         state = tracker.update(state, jnp.float32(update), jnp.float32(8.0))
     np.testing.assert_allclose(found, [1.0, 4 / 3, 2.0, 4.0, 4.0, 4.0], rtol=1e-6)
+    alone = trackers.annealed_kl(updates=1)
+    assert alone.update(alone.init(), jnp.float32(0.0), jnp.float32(8.0)).coef == 1.0
     with pytest.raises(ValueError, match="annealed_kl: updates must be 1 or more, got 0"):
         trackers.annealed_kl(updates=0)
 

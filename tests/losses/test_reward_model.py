@@ -475,6 +475,12 @@ def test_prime_advantages(gammas):
     found = quick_jit(advantages)(earned.astype(np.float32), step_rewards=rewards, completion_mask=mask)
     expected = prime_in_torch(rewards, np.tile(outcomes[:, None], (1, 5)), mask, 3, gammas)
     np.testing.assert_allclose(np.asarray(found)[mask], expected[mask], rtol=2e-4, atol=1e-5)
+    small = (2e-5 * earned).astype(np.float32), (2e-5 * rewards).astype(np.float32)  # beside an eps of 1e-8; pairs
+    found = quick_jit(functools.partial(prime, **(named | {"group_size": 2})))(
+        small[0], step_rewards=small[1], completion_mask=mask
+    )
+    expected = prime_in_torch(small[1], np.tile(2e-5 * outcomes[:, None], (1, 5)), mask, 2, gammas)
+    np.testing.assert_allclose(np.asarray(found)[mask], expected[mask], rtol=2e-3, atol=1e-3)
     with pytest.raises(ValueError, match="at least 2"):
         prime(jnp.zeros(2), step_rewards=jnp.zeros((2, 2)), completion_mask=there(2, 2), group_size=1)
 

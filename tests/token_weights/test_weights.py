@@ -14,6 +14,7 @@ from rl_jax.losses import policy
 from rl_jax.testing.batches import ragged_batch
 from rl_jax.token_weights.behavior import behavior_gap
 from rl_jax.token_weights.select import at_rank, lowest, ordered_bits
+from rl_jax.token_weights.tokens import _random_bits
 from tests.numpy_loops import weights as reference
 
 LEVELS = ["token", "sequence", "geometric"]
@@ -579,3 +580,26 @@ def test_m2po_of_many_tokens_keeps_as_many_as_the_sorted_list():
         assert kept.sum() == expected > 0
         largest = np.square(np.float64(scale * gap[kept])).max()
         np.testing.assert_allclose(largest, squares[expected - 1], rtol=1e-6)
+
+
+def test_a_quantile_just_above_a_rank_takes_the_next_one():
+    """.72 of 7 steps is 5.04: of eight entropies the two above the sixth."""
+    entropy = np.float32([[3, 0, 7, 1], [6, 2, 4, 5]])
+    found = _weight("high_entropy", np.ones((2, 4), bool), {"entropy": entropy}, share=0.28)
+    np.testing.assert_array_equal(found, entropy >= 6)
+
+
+def test_clip_cov_draws_in_rows_of_an_odd_length():
+    mask = np.ones((3, 5), bool)
+    advantages = np.where(np.arange(5) % 2, 2.0, -2.0) * np.ones((3, 1))
+    data = {"log_probs": np.float32(advantages / 2), "advantages": np.float32(advantages), "key": jax.random.key(0)}
+    found = _weight("clip_cov", mask, data, share=0.2)
+    assert found.shape == (3, 5) and (found == 0).sum() == 3
+
+
+def test_the_upper_bits_of_a_token_are_its_own():
+    """Those of a row and a column alone would agree on the corners of every rectangle."""
+    upper = np.asarray(_random_bits(jax.random.key(0), (6, 7))) >> 16
+    assert len(np.unique(upper)) > 38
+    corners = upper[:-1, :-1] ^ upper[1:, :-1] ^ upper[:-1, 1:] ^ upper[1:, 1:]
+    assert (corners != 0).mean() > 0.9
