@@ -10,7 +10,7 @@ import pytest
 from rl_jax import advantages
 from rl_jax.core.binding import bind
 from rl_jax.losses import aggregate, policy
-from rl_jax.losses.policy.mixed import mixed_rows, probability_shaped
+from rl_jax.losses.policy.mixed import against_sampler, mixed_rows, probability_shaped
 from rl_jax.testing.batches import ragged_batch
 
 FOREIGN = np.arange(8) % 3 == 0
@@ -122,3 +122,6 @@ def test_a_replayed_row_is_clipped_about_its_sampler():
     )
     np.testing.assert_array_equal(found.loss, expected.loss)
     assert np.asarray(found.clipped_low | found.clipped_high).any()
+    plain = against_sampler(*batch[:3], batch.mask, behavior_log_probs=batch.ref_log_probs)  # PPO's, by default
+    again = policy.clipped_surrogate(batch.log_probs, batch.ref_log_probs, batch.advantages, batch.mask)
+    np.testing.assert_array_equal(plain.loss, again.loss)
