@@ -23,6 +23,8 @@ def run(config, workdir: pathlib.Path) -> None:
     """Trains in `workdir`. Raises ValueError if the config is for another program."""
     if config.program != "control_offline":
         raise ValueError(f"this config is for python -m experiments.{config.program}")
+    if "continual" in config and config.algorithm.fn not in SEQUENCES:
+        raise ValueError(f"continual: algorithm.fn={config.algorithm.fn!r} learns one task; {' or '.join(SEQUENCES)}")
     one_task = online_runs.make_online_run if "online" in config else offline_runs.make_offline_run
     make_run = SEQUENCES.get(config.algorithm.fn, one_task)
     control_loop.train(config, workdir, make_run, lambda config: lambda state, step: [])

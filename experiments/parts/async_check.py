@@ -54,7 +54,7 @@ def checked(config):
         check_several(config)
     except ValueError as error:
         problems.append(str(error))
-    if flow.balance and not flow.streaming:
+    if flow.get("balance") and not flow.streaming:
         problems.append(
             "flow.balance=True orders the rows of a part; those of a whole batch are shuffled: set flow.streaming=True"
         )

@@ -61,7 +61,7 @@ class AsyncCollector:
     def __init__(self, setup: Setup, rewards, packer: RolloutPacker, flow: Flow):
         self._setup, self._rewards, self._packer, self._flow = setup, rewards, packer, flow
         self._with_versions = asks_versions(setup.config) or flow.rule.bound > 0
-        self._ranks = ranks_of(setup) if setup.config.flow.balance else 0
+        self._ranks = ranks_of(setup) if setup.config.flow.get("balance") else 0
         self._heaviest: list[float] = []
 
     def __call__(

@@ -74,7 +74,7 @@ def check_fields(config) -> None:
     """Raises ValueError for what a sequence of tasks would not heed."""
     if config.dataset.path or config.dataset.mixing or config.dataset.normalize_observations:
         raise ValueError("continual: dataset.path, mixing and normalize_observations are of one task; leave them as is")
-    for group in ("labels", "ope"):
+    for group in ("labels", "ope", "imagined", "online"):
         if group in config:
             raise ValueError(f"{group}: it is of one task, and the config has a group continual; leave one of them out")
 

@@ -147,7 +147,9 @@ def read_file(config, networks: OfflineNetworks, shape: tuple[int, ...]) -> file
         "auto": files.read,
         "rlds": rlds.read,
         "episodes": functools.partial(
-            episode_files.read, observation=config.dataset.observation, terms=tuple(config.dataset.terms)
+            episode_files.read,
+            observation=config.dataset.get("observation"),  # configs of before this layout have neither
+            terms=tuple(config.dataset.get("terms", ())),
         ),
     }
     recorded = readers[layout](path)

@@ -90,17 +90,23 @@ def after(config) -> int:
       ValueError: if the method cannot go on online, or the numbers do not divide.
     """
     fields, updates = config.online, control_setup.num_updates(config)
-    if config.algorithm.fn not in METHODS or "labels" in config or config.dataset.mixing:
+    if config.algorithm.fn not in METHODS or config.dataset.mixing or {"labels", "ope"} & set(config):
         raise ValueError(
-            f"online: algorithm.fn must be one of {', '.join(METHODS)}, with all labels and dataset.mixing=(), not "
-            f"{config.algorithm.fn!r}"
+            f"online: algorithm.fn must be one of {', '.join(METHODS)}, not {config.algorithm.fn!r}, with "
+            "dataset.mixing=() and without groups labels and ope"
         )
     if config.log_every % fields.every or fields.every % fields.num_envs or not 0 < fields.after < 1:
         raise ValueError(
             f"online.after={fields.after} must be between 0 and 1, and online.every={fields.every} divide "
             f"log_every={config.log_every} and be a multiple of online.num_envs={fields.num_envs}"
         )
-    return round(updates * fields.after / config.log_every) * config.log_every
+    alone = round(updates * fields.after / config.log_every) * config.log_every
+    if not 0 < alone < updates:
+        raise ValueError(
+            f"online.after={fields.after} of {updates} updates are {alone} in steps of log_every={config.log_every}: "
+            "some must be left on both sides"
+        )
+    return alone
 
 
 def make_online_run(config, *, parts: int = 1, axis_name: str | None = None):

@@ -21,6 +21,7 @@ from rl_jax.core.masked import masked_mean
 from rl_jax.core.types import Params
 from rl_jax.data import pipeline
 from rl_jax.experience import PromptStream, PromptTable, sources
+from rl_jax.experience.sources.base import Source
 from rl_jax.losses import one_token
 from rl_jax.losses.aggregate import token_mean
 from rl_jax.training import checkpoint, token_rollouts
@@ -118,6 +119,8 @@ def demonstrations(setup: Setup, source):
     if not spec["fn"]:
         return processes.own_batches(setup.mesh, source, batch_size=size, seed=config.seed)
     chosen = bind(spec, sources, seed=config.seed)(PromptTable(source))
+    if type(chosen).feedback is not Source.feedback:
+        raise ValueError(f"sft.prompts.fn={spec['fn']!r} learns from what becomes of its prompts, which is unknown")
     return PromptStream(source, chosen, batch_size=size, rows=processes.rows_here(setup.mesh, size))
 
 

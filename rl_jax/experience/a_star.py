@@ -90,7 +90,8 @@ def answer(
 ) -> int:
     """Which episode is the search's answer: the plan of the least f that has ended, whose h is 0. -1 if there is none.
 
-    No reward is read: what the group's own episodes have earned is not in memory. Arguments as in by_a_star.
+    No reward is read here: what the group's own episodes have earned is not in memory. Where by_a_star had it in its
+    memory (above < inf), the draws that f counts are those of a search that saw it. Arguments as in by_a_star.
     """
     plans = [plan_of(one) if one.status != "error" else () for one in found]
     terms = dict(memory=memory, above=float("inf"), alpha=alpha, beta=beta, named=named)

@@ -158,4 +158,7 @@ def test_demonstrations_go_from_easy_to_hard():
     config.sft.prompts = dict(fn="")
     shuffled = warm_start.demonstrations(setup_of(config), records)
     assert len({json.loads(record["info"])["calls"] for _ in range(4) for record in next(shuffled)}) == 3
+    config.sft.prompts = dict(fn="by_success")
+    with pytest.raises(ValueError, match="sft.prompts.fn='by_success' learns from what becomes of its prompts"):
+        warm_start.demonstrations(setup_of(config), records)
     assert jax.process_count() == 1

@@ -13,7 +13,7 @@ from rl_jax.envs.text import kuhn_talk, werewolf_talk
 from rl_jax.selection import game_values
 from rl_jax.selection import latent_strategies as latent
 
-SETUP = types.SimpleNamespace(mesh=None)
+SETUP = types.SimpleNamespace(mesh=None, config=types.SimpleNamespace(seed=0))
 TABLES = {"fn": "solve", "rounds": 40}
 KUHN = "rl_jax.envs.text.kuhn_talk:game"
 

@@ -25,18 +25,18 @@ def latent_iterations(
     solver: Mapping[str, Any] = {"fn": DEEP},
     by: str = "regret",
 ) -> Judge:
-    """LSPO's iterations. One begins with the texts of a step, and stays for `every` steps of training:
+    """LSPO's iterations. One begins with the texts of a step and stays for `every` steps of training:
 
         z(text) = the nearest of the K_i centres of its role's texts: k-means, K_i = clusters[i], the last one after it
         R(I, k), sigma(I, k) of the game of these strategies, by `solver`
         reward = R(I, z(text)), or log sigma(I, z(text))
 
-    so that pairs of one iteration are labelled by one solution, as DPO on its data is, and the next iteration clusters
-    what the trained policy says. Actions that are no texts (votes) are strategies as they are. Texts of one strategy at
-    one information set are equal: take pair_selection with ties="drop", and reference_schedule per_iteration with the
-    same `every`. Centres and solution are in every checkpoint. Components: `gap`, what the players could still gain
-    against the actions of the rows' texts, votes by sigma; `latent_gap`, against the solution; `clusters`, the mean of
-    the roles; `iteration`.
+    The first one begins with the texts of the evaluation before step 1. So pairs of one iteration are labelled by one
+    solution, as DPO on its data is, and the next iteration clusters what the trained policy says. Actions that are no
+    texts (votes) are strategies as they are. Texts of one strategy at one information set are equal: take pair_selection
+    with ties="drop", and reference_schedule per_iteration with the same `every`. Centres and solution are in every
+    checkpoint. Components: `gap`, what the players could still gain against the actions of the rows' texts, votes by
+    sigma; `latent_gap`, against the solution; `clusters`, the mean of the roles; `iteration`.
     Source: arXiv 2502.04686 (equations second-hand; how K grows is not known to us, so it is given). There texts are
     collected from whole games; here each step's prompts are all information sets with a text.
 
@@ -71,12 +71,13 @@ class Iterations:
       arrays: name -> array: centres [R, K, D], counts [R], effects [R, K, A], regrets and policy [I, K], and as numbers
         seen (steps so far), iteration and solved.
       needs_labels: False, the game is the teacher.
+      seed: of the run.
     """
 
     needs_labels = False
 
     def __init__(self, setup: Setup, played, clusters: Sequence[int], every: int):
-        self._setup, self._clusters, self._every = setup, tuple(clusters), every
+        self._setup, self._clusters, self._every, self.seed = setup, tuple(clusters), every, setup.config.seed
         self.names = latent.infosets(played.root)
         self.roles = sorted({played.role_of(name) for name in self.names if played.spoken(name)})
         most, size = self.most, played.embed([""]).shape[1]
@@ -188,7 +189,7 @@ class _Iterated:
             arrays["counts"][index] = len(table[role])
         state.arrays = arrays
         effects, most = self._effects(), arrays["policy"].shape[1]
-        seed = int(arrays["iteration"])
+        seed = 1_000 * self.learner.seed + int(arrays["iteration"])
         solve = bind(self._solver, latent, features=played.features, most=most, seed=seed)
         found = solve(played.root, effects)
         for name, values in (("regrets", found.regrets), ("policy", found.policy)):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from configs.control import offline as configs
+from experiments import control_offline
 from experiments.parts import continual_runs
 from rl_jax.control.offline import continual
 from rl_jax.control.offline import data as datasets
@@ -125,11 +126,20 @@ def test_a_run_keeps_steps_of_the_first_task_when_it_ends_and_never_reads_its_da
         (dict(train__total_steps=3 * 4 * 8), "are 12 updates, which 2 tasks do not share evenly"),
         (dict(dataset__normalize_observations=True), "are of one task; leave them as is"),
         (dict(ope=dict(updates=1)), "ope: it is of one task"),
+        (dict(online=dict(after=0.5)), "online: it is of one task"),
     ],
 )
 def test_refusals(fields, said):
     with pytest.raises(ValueError, match=said):
         continual_runs.make_continual_run(small(**fields))
+
+
+def test_a_sequence_without_a_method_for_one_is_refused(tmp_path):
+    config = small()
+    with config.unlocked():
+        config.algorithm.fn = "iql"
+    with pytest.raises(ValueError, match="continual: algorithm.fn='iql' learns one task; oer or hypercrl"):
+        control_offline.run(config, tmp_path)
 
 
 def test_words_that_do_not_go_together():

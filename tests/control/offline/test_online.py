@@ -73,7 +73,9 @@ def test_a_run_reads_the_data_alone_and_then_acts(monkeypatch):
     ("fields", "said"),
     [
         (dict(algorithm=configs.METHODS["bc"]), "algorithm.fn must be one of iql, xql, dual, cql"),
-        (dict(dataset__mixing=(0.5, 0.3, 0.2)), "with all labels and dataset.mixing="),
+        (dict(dataset__mixing=(0.5, 0.3, 0.2)), "not 'iql', with dataset.mixing="),
+        (dict(ope=dict(fn="fqe")), "without groups labels and ope"),
+        (dict(online__after=0.01), "are 0 in steps of log_every=4"),
         (dict(online__every=3), "online.every=3 divide log_every=4"),
         (dict(online__after=1.0), "online.after=1.0 must be between 0 and 1"),
     ],
@@ -82,8 +84,9 @@ def test_refusals(fields, said):
     config = small()
     with config.unlocked():
         for name, value in fields.items():
-            config.update_from_flattened_dict({name.replace("__", "."): value}) if name != "algorithm" else setattr(
-                config, name, value
-            )
+            if name in ("algorithm", "ope"):
+                config[name] = value
+            else:
+                config.update_from_flattened_dict({name.replace("__", "."): value})
     with pytest.raises(ValueError, match=said):
         online_runs.make_online_run(config)
