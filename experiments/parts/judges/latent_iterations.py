@@ -33,7 +33,7 @@ def latent_iterations(
 
     The first one begins with the texts of the evaluation before step 1. So pairs of one iteration are labelled by one
     solution, as DPO on its data is, and the next iteration clusters what the trained policy says. Actions that are no
-    texts (votes) are strategies as they are. Texts of one strategy at one information set are equal: take pair_selection
+    texts (votes) are strategies as they are. Texts of one strategy at one information set are equal: pair_selection
     with ties="drop", and reference_schedule per_iteration with the same `every`. Centres and solution are in every
     checkpoint. Components: `gap`, what the players could still gain against the actions of the rows' texts, votes by
     sigma; `latent_gap`, against the solution; `clusters`, the mean of the roles; `iteration`.
