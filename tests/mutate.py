@@ -139,15 +139,16 @@ class Run:
         self.root, self.work, self.plan, self.path, self.slow = root, work, plan, results, slow
         self.results = {}
 
-    def load(self):
-        """What an earlier run has found."""
-        if self.path.exists():
-            for line in self.path.read_text().splitlines():
+    def load(self, *others: Path):
+        """What earlier runs have found. others: of `others` only the faults that were killed."""
+        for path in (*others, self.path):
+            for line in path.read_text().splitlines() if path.exists() else ():
                 try:
                     result = json.loads(line)
-                    self.results[result["key"]] = result
                 except ValueError:
-                    pass  # a line cut short when the run was stopped
+                    continue  # a line cut short when the run was stopped
+                if path == self.path or result["status"] == "killed":
+                    self.results[result["key"]] = result
 
     def state(self, fault: faults.Fault) -> str:
         """What a survivor's result depends on besides its own function: the tests that it has passed."""
@@ -253,8 +254,10 @@ def report(root: Path, work: Path, keys: dict[faults.Fault, str], results: dict[
         killed = len(group) - same - alive
         share = killed / max(killed + alive, 1)
         print(f"{name:44} {len(group):7} {killed:7} {alive:8} {same:11} {share:7.1%}")
-    slow = sum(results[keys[f]].get("killer") == "timeout" for f in keys if f not in excused)
-    print(f"killed by the limit of time: {slow}; survivors are also in {work / 'survivors.txt'}")
+    killers = [results[keys[f]].get("killer") or "" for f in keys if f not in excused]
+    tabled = sum(killer.startswith(IMPORTS_BY_NAME) for killer in killers)
+    print(f"killed by the limit of time: {killers.count('timeout')}; by the table of defaults, perhaps alone: {tabled}")
+    print(f"survivors are also in {work / 'survivors.txt'}")
     return share
 
 
@@ -340,12 +343,14 @@ def _run(options) -> int:
         print(f"these files cannot be collected without a fault: {', '.join(unread)}", file=sys.stderr)
         return 2
     preload(root, options.work, known)
-    results = options.work / "results.jsonl"
+    usual = options.work / "results.jsonl"
+    # What other tests kill is known to runs of other tests alone: the share of a plain run is that of the plain tests.
+    results = options.work / "results_other.jsonl" if options.slow or options.tests else usual
     if options.fresh:
         results.unlink(missing_ok=True)
     run = Run(root, options.work, Plan(known, options.budget), results, slow=options.slow)
     keys = fault_keys(root, found)
-    run.load()
+    run.load(*([] if results == usual else [usual]))
     run.run({f: k for f, k in keys.items() if options.check_equivalent or f not in excused}, options.jobs)
     if options.check_equivalent:
         wrong = {fault for fault in excused if run.results[keys[fault]]["status"] == "killed"}

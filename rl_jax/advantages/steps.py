@@ -107,9 +107,8 @@ def vtrace(
         jnp.minimum(rho, clip_rho) * (rewards + discounts * next_values - values), decays * jnp.minimum(rho, clip_c)
     )
     following = jnp.pad(errors[:, 1:], ((0, 0), (0, 1)))
-    # V' + e of the next step is v of the next step, whose V is V'; e is not carried across episodes, of which those
-    # that terminated have no discount.
-    corrected = rewards + discounts * (next_values + jnp.where(truncated, 0.0, following))
+    # V' + e of the next step is v of the next step, whose V is V'; e is not carried across episodes.
+    corrected = rewards + discounts * (next_values + jnp.where(terminated | truncated, 0.0, following))
     return jnp.minimum(rho, clip_pg_rho) * (corrected - values), values + errors
 
 

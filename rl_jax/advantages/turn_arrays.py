@@ -67,7 +67,7 @@ def episodes(rewards: chex.Array, turns: chex.Array, turn_rewards: chex.Array, g
     present = jnp.any(on, axis=1).reshape(-1, group_size)
     company = jnp.repeat(jnp.sum(present, axis=1) > 1, group_size)[:, None]
     group_ids = jnp.broadcast_to(group[:, None], turns.shape)
-    turn_ids = group[:, None] * width + turns
+    turn_ids = group[:, None] * (group_size * width) + turns  # a turn without a token counts, too: width may be passed
     return Episodes(on, ends, earned, turn_ids, group_ids, last_turn, company, rows * width)
 
 
@@ -115,7 +115,8 @@ def moments(
       ddof: of the std; that of a single value is 0.
       relative_tolerance: a std below this share of the largest |x| is rounding.
     """
-    flat, at = x.reshape(-1), where.reshape(-1)
+    at = where.reshape(-1)
+    flat = jnp.where(at, x.reshape(-1), 0.0)
     ids = jnp.where(at, ids.reshape(-1), number)  # dropped; what such places read back is replaced by 0 at the end
 
     def total(values):
@@ -125,7 +126,7 @@ def moments(
     largest = jax.ops.segment_max(jnp.abs(flat), ids, number)[ids]
     count = total(jnp.ones_like(flat))
     sums = total(shifted)
-    mean = sums / count
+    mean = sums / jnp.maximum(count, 1.0)
     std = jnp.sqrt(total(jnp.square(shifted - mean)) / jnp.maximum(count - ddof, 1.0))
     result = (count, sums, shifted, mean, std, std > relative_tolerance * largest)
     return Moments(*(jnp.where(at, value, jnp.zeros_like(value)).reshape(x.shape) for value in result))

@@ -96,7 +96,7 @@ def zero_sum(
     learns = (score != 0) & jnp.isin(role, jnp.asarray(tuple(roles), jnp.int32))
     on = spread(learns.astype(earned.dtype), at) > 0
     one = jnp.zeros_like(turns)
-    found = moments(spread(earned, at), on, one, at.number, ddof=0)
+    found = moments(spread(jnp.where(learns, earned, 0.0), at), on, one, at.number, ddof=0)
     return normed(found._replace(std=jnp.sqrt(jnp.maximum(jnp.square(found.std), eps))), 0.0)
 
 

@@ -123,7 +123,7 @@ def aspo(
     def mean(x):
         return jnp.repeat(jnp.sum(x.reshape(weight.shape) * weight, axis=1) / count, group_size)
 
-    lean = shift * (position - mean(position)) / mean(lengths)  # read in rows that are shaped
+    lean = shift * (position - mean(position)) / jnp.maximum(mean(lengths), 1.0)
     limit = bound * jnp.maximum(base, 0.0)  # 0 off the turns
     return base + jnp.where(shaped[:, None], jnp.clip(lean[:, None], -limit, limit), 0.0)
 

@@ -128,12 +128,12 @@ def branch_return_loo(
     chex.assert_equal_shape([turns, branches])
     returns = to_go(at.rewards, at, discount)
     nodes = state_ids(at.turn_ids, branches, at.ends)
-    earlier = jnp.pad(held(jnp.where(at.ends, nodes, 0).astype(returns.dtype), at.ends)[:, :-1], ((0, 0), (1, 0)))
+    earlier = jnp.pad(held(jnp.where(at.ends, nodes + 1, 0).astype(returns.dtype), at.ends)[:, :-1], ((0, 0), (1, 0)))
     families = state_ids(at.turn_ids, earlier.astype(jnp.int32), at.ends)
     of_turn = moments(returns, at.ends, at.turn_ids, at.number)
     own = sums(at, of_turn.shifted, nodes)
     family = sums(at, of_turn.shifted, families)
-    mean = own.total / own.count  # read on the ends
+    mean = own.total / jnp.maximum(own.count, 1.0)
 
     def others(found):
         return (found.total - own.total) / jnp.maximum(found.count - own.count, 1.0)

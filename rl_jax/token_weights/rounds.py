@@ -34,12 +34,12 @@ def whole_rounds(mask: chex.Array, *, turns: chex.Array, key: chex.PRNGKey, mult
     chex.assert_equal_shape([mask, turns])
     rows, width = mask.shape
     played = mask & (turns >= 0)
-    own = jnp.arange(rows)[:, None] * width + turns  # a number for each round
+    own = jnp.arange(rows)[:, None] * width + jnp.minimum(turns, width - 1)  # a number for each round
     sizes = jax.ops.segment_sum(played.astype(jnp.float32).ravel(), own.ravel(), rows * width)
     real = sizes > 0
     number = jnp.sum(real)
     kept = jnp.where(number >= multiple, number // multiple * multiple, number)
     draws = jnp.where(real, jax.random.uniform(key, sizes.shape), jnp.inf)
     chosen = jnp.argsort(jnp.argsort(draws)) < kept  # there are as many real ones
-    weights = jnp.where(chosen, jnp.sum(mask) / (kept * sizes), 0.0)
+    weights = jnp.where(chosen, jnp.sum(mask) / jnp.maximum(kept * sizes, 1.0), 0.0)
     return zero_masked(weights[own], played)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rl_jax.advantages import turn_arrays
+from rl_jax.advantages import turn_arrays, turn_trees, turns
 
 episodes = jax.jit(turn_arrays.episodes, static_argnums=3)
 TURNS = np.int32([[0, -1, 1, 1], [0, 1, 2, -1], [-1, -1, -1, -1], [0, 0, 0, -1]])
@@ -113,3 +113,31 @@ def test_sums_over_turns_with_holes():
     np.testing.assert_array_equal(slope, on)
     with pytest.raises(AssertionError):
         turn_arrays.sums_of_turns(x[:, 1:], on, ends)
+
+
+def test_turns_without_a_token_push_numbers_past_the_columns_and_stay_in_their_group():
+    numbers = jnp.array([[2, 3], [2, 3], [0, 1], [0, 1]])
+    rewards, zeros = jnp.array([1.0, 3.0, 10.0, 40.0]), jnp.zeros((4, 2))
+    found = turns.turn_return_loo(rewards, turns=numbers, turn_rewards=zeros, group_size=2)
+    apart = turns.turn_return_loo(rewards, turns=numbers % 2, turn_rewards=zeros, group_size=2)
+    np.testing.assert_allclose(found, apart)
+    np.testing.assert_allclose(found, [[-2, -2], [2, 2], [-30, -30], [30, 30]])
+
+
+def test_a_row_whose_first_turn_has_no_token_shares_no_family():
+    numbers = jnp.array([[0, 1], [0, 1], [-1, 1], [0, 1]])
+    branches = jnp.array([[0, 1], [0, 2], [-1, 3], [4, 5]])
+    rewards, zeros = jnp.array([1.0, 3.0, 10.0, 40.0]), jnp.zeros((4, 2))
+    given = dict(turns=numbers, turn_rewards=zeros, branches=branches, group_size=4)
+    found = turn_trees.branch_return_loo(rewards, **given)
+    np.testing.assert_allclose(found[:2, 1], [-2.0, 2.0], rtol=1e-6)  # against each other, the only ones of one family
+    np.testing.assert_allclose(found[2, 1], 10.0 - (1 + 3 + 40) / 3, rtol=1e-6)
+
+
+def test_what_stands_off_the_turns_raises_nothing_where_nan_is_an_error():
+    numbers = jnp.array([[-1, 0, 0, -1], [-1, -1, -1, -1]])
+    with jax.debug_nans(True):
+        found = turns.turn_return_loo(
+            jnp.array([1.0, 2.0]), turns=numbers, turn_rewards=jnp.zeros((2, 4)), group_size=2
+        )
+    assert np.isfinite(found).all()

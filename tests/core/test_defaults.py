@@ -1,4 +1,4 @@
-"""Every default of the objectives, samplers and train steps, held to a table: none changes without a line of diff.
+"""Defaults of the arguments of objectives, samplers and train steps, held to a table: a change needs a line of diff.
 
 Papers and presets name only what they set. The rest is what a default says, so that another default is another method.
 
@@ -22,17 +22,25 @@ FILES = sorted({path.relative_to(REPO_ROOT) for place in PLACES for path in (REP
 
 def written(value) -> str:
     """A default as text that is the same in every process."""
+    if hasattr(value, "_asdict"):
+        return f"{type(value).__name__}({joined(value._asdict())})"
     return f"{value.__module__}:{value.__qualname__}" if hasattr(value, "__qualname__") else repr(value)
 
 
+def joined(fields) -> str:
+    return ", ".join(f"{name}={written(value)}" for name, value in fields.items())
+
+
 def functions(module: types.ModuleType):
-    """(name, function) of all that is defined in a module, methods of its classes too."""
+    """(name, function) of what is defined in a module, methods too; (name, {field: default}) of NamedTuples."""
     for name, value in vars(module).items():
         if getattr(value, "__module__", None) != module.__name__:
             continue
-        if inspect.isfunction(value):
-            yield name, value
+        if inspect.isfunction(inspect.unwrap(value)):
+            yield name, inspect.unwrap(value)
         elif inspect.isclass(value):
+            if fields := getattr(value, "_field_defaults", None):
+                yield name, fields
             own = ((key, getattr(method, "__func__", method)) for key, method in vars(value).items())
             yield from ((f"{name}.{key}", method) for key, method in own if inspect.isfunction(method))
 
@@ -45,12 +53,14 @@ def lines_of(file: Path) -> list[str]:
     """A line for each function with defaults: its module, its name, what each argument is if it is not given."""
     name, lines = module_of(file), []
     for function, fn in functions(importlib.import_module(name)):
+        if isinstance(fn, dict):  # a NamedTuple's fields
+            lines.append(f"{name}\t{function}\t{joined(fn)}")
+            continue
         if not fn.__code__.co_filename.endswith(str(file)):
             continue  # a NamedTuple's own methods, a decorator's
         parameters = inspect.signature(fn).parameters.values()
-        given = [f"{p.name}={written(p.default)}" for p in parameters if p.default is not p.empty]
-        if given:
-            lines.append(f"{name}\t{function}\t{', '.join(given)}")
+        if given := {p.name: p.default for p in parameters if p.default is not p.empty}:
+            lines.append(f"{name}\t{function}\t{joined(given)}")
     return lines
 
 
