@@ -10,6 +10,8 @@ A unit that is away is waited for: it comes back with its folder, and calls are 
 second time). What a unit has lost, with its folder, is an error that names the row.
 """
 
+import contextlib
+import functools
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,6 +26,7 @@ from rl_jax.flow.shelf import from_bytes, to_bytes
 
 PATIENCE_S = 1800.0
 MOST = 4096  # rows of a call
+_TRY_S = 5.0  # for a call that nobody waits for
 _LOOK_S = 0.2  # for a unit that does not answer, before whoever waits may look around
 
 
@@ -110,10 +113,27 @@ class Units:
             found |= rows
         return [found[number] for number in numbers]
 
-    def forget(self, numbers: Iterable[int]) -> None:
-        """Removes rows, also those that never came: they may not come again. Raises as `put`."""
+    def forget(self, numbers: Iterable[int], *, waits: bool = True) -> bool:
+        """Removes rows, also those that never came: they may not come again.
+
+        Args:
+          numbers: of the rows; a second time changes nothing.
+          waits: False: a unit that is away, or refuses, is passed over, and nothing is raised.
+
+        Returns:
+          Whether all units have forgotten them.
+
+        Raises:
+          PermissionError, RuntimeError, TimeoutError: if waits, see `put`.
+        """
+        passed: set[int] = set()
         for index, own in self._spread(list(numbers)):
-            self._call(index, lambda unit, options, own=own: [unit.ask("forget", options, numbers=own)])
+            ask = functools.partial(_forget, numbers=own)
+            if waits:
+                self._call(index, ask)
+            elif index not in passed and not self._tried(index, ask):
+                passed.add(index)
+        return not passed
 
     def news(self) -> News:
         """What has come and gone since the last call. Of a unit that is another process now, all is compared again."""
@@ -129,10 +149,17 @@ class Units:
             there |= come
         return News(there, gone)
 
-    def end(self, timeout_s: float = 0.0) -> None:
-        """Tells the units that the run is complete. One that is away for `timeout_s` does not hear it."""
-        for index, unit in enumerate(self._units):
-            unit.attempt(self._entering(index), lambda options, unit=unit: [unit.ask("end", options)], timeout_s)
+    def end(self, timeout_s: float = 0.0, *, complete: bool = True) -> None:
+        """Tells the units that the controller leaves. One that is away for `timeout_s`, or refuses, does not hear it.
+
+        Args:
+          timeout_s: for all of them together.
+          complete: whether the run is, so that a unit's work is done too.
+        """
+        last = time.monotonic() + timeout_s
+        for index in range(len(self)):
+            ask = functools.partial(_end, complete=complete)
+            self._tried(index, ask, max(0.0, last - time.monotonic()))
 
     def close(self) -> None:
         """Ends the connections."""
@@ -158,6 +185,16 @@ class Units:
 
         return self.wait(look, f"{what} storage unit {index} at {unit.address}")
 
+    def _tried(
+        self, index: int, call: Callable[["_Unit", flight.FlightCallOptions], Any], timeout_s: float = 0.0
+    ) -> bool:
+        """Whether a unit has answered; whatever keeps it from that is no error, and does not hold this process."""
+        unit = self._units[index]
+        with contextlib.suppress(OSError, RuntimeError):
+            look = functools.partial(call, unit)
+            return bool(unit.attempt(self._entering(index), look, timeout_s, call_s=_TRY_S))
+        return False
+
     def _wait(self, look: Callable[[], Any], what: str) -> Any:
         end = time.monotonic() + self._patience
         while not (result := look()):
@@ -174,7 +211,11 @@ class _Unit(Caller):
         self._entered, self._seen = None, ("", 0)
 
     def attempt(
-        self, entering: dict[str, Any], call: Callable[[flight.FlightCallOptions], Any], timeout_s: float
+        self,
+        entering: dict[str, Any],
+        call: Callable[[flight.FlightCallOptions], Any],
+        timeout_s: float,
+        call_s: float | None = None,
     ) -> Any:
         """The first true result of a call, or None when the time is over or the unit away."""
 
@@ -184,7 +225,7 @@ class _Unit(Caller):
                 self._entered = entering
             return call(options)
 
-        return self._wait(look, timeout_s)
+        return self._wait(look, timeout_s, call_s)
 
     def ask(self, action: str, options: flight.FlightCallOptions, **words: Any) -> Any:
         """The answer to an action."""
@@ -220,6 +261,14 @@ class _Unit(Caller):
         found = self.ask("news", options, session=session, after=after)
         self._seen = (found["session"], found["last"])
         return found
+
+
+def _forget(unit: _Unit, options: flight.FlightCallOptions, numbers: Sequence[int]) -> Any:
+    return [unit.ask("forget", options, numbers=numbers)]
+
+
+def _end(unit: _Unit, options: flight.FlightCallOptions, complete: bool) -> Any:
+    return [unit.ask("end", options, complete=complete)]
 
 
 def _chunks(numbers: Iterable[int]) -> Iterator[list[int]]:

@@ -159,6 +159,32 @@ def test_a_unit_that_is_away_is_missed_and_comes_back_the_same(tmp_path):
     client.close()
 
 
+def test_a_unit_knows_whether_a_controller_is_there(servers):
+    """Its word that it leaves is of its last life: who comes back asks for news."""
+    client = client_of(servers)
+    client.put({0: {"a": 1.0}, 1: {"a": 1.0}})
+    assert not servers[0].attended, "a sampler asks for none"
+    client.news()
+    assert servers[0].attended and servers[1].attended
+    client.end(complete=False)
+    assert not servers[0].attended and not servers[1].ended(0.0)
+    client.news()
+    assert servers[0].attended
+
+
+def test_a_unit_that_is_away_holds_nobody_who_does_not_wait(servers):
+    client = client_of(servers)
+    client.put({n: {"a": 1.0} for n in range(4)})
+    client.wait = None  # would be an error
+    servers[0].close()
+    assert not client.forget([0, 1, 2], waits=False)
+    client.end()
+    assert servers[1].ended(0.0), "the one behind it hears it"
+    client.wait = client._wait
+    assert list(servers[1]._shelf._where) == [3]
+    assert client.forget([3], waits=False) and servers[1]._shelf._where == {}
+
+
 SERVER = """
 import os, signal, sys
 from rl_jax.flow import files
