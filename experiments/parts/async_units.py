@@ -9,7 +9,7 @@ each task reads the columns that it needs of the rows that it takes. So rows are
 is sampled in another process. What the trainer's tasks write stays with it, since only they read it.
 
 Who dies comes back. A unit has its rows on disk; a sampler makes the same rows again, which changes nothing; a trainer
-asks for all that is there. Rows are forgotten when no checkpoint needs them, or their group was thrown away.
+asks for all that is there. Rows are forgotten when no resume needs them, or their group was thrown away.
 """
 
 import functools
@@ -33,6 +33,7 @@ from rl_jax.experience import admission
 from rl_jax.flow import Group, Link
 from rl_jax.flow.columns import Row, Task, TransferQueue
 from rl_jax.flow.flight import LINGER_S
+from rl_jax.flow.shelf import MAX_ROWS
 from rl_jax.flow.stores import Values
 from rl_jax.flow.units import Units
 from rl_jax.rollout.lm.requests import Completion, Request
@@ -149,9 +150,9 @@ class UnitTrainer(Telling, RowTrainer):
         return groups
 
     def get_state(self) -> dict[str, Any]:
-        """See Trainer. Rows that no checkpoint needs are forgotten, those of this one at a later save."""
+        """See Trainer. Rows that no resume needs are forgotten, those of this checkpoint at a later save."""
         state = super().get_state()
-        old = [step for step in self._kept if step <= (self._oldest_saved() or 0)]
+        old = [step for step in self._kept if step <= (self._resumed_from() or 0)]
         # A save waits for no unit: one that is away is asked again with the next save.
         if self._units.forget(self._numbers(group for step in old for group in self._kept[step]), waits=False):
             for step in old:
@@ -215,7 +216,7 @@ class UnitSampler(Sampler):
     """A Sampler whose rows travel by themselves; a group in the link has none. Arguments as there, after `units`."""
 
     def __init__(self, units: Units, setup: Setup, *fixed, **fields):
-        check(setup.config)
+        check(setup.config, len(units))
         super().__init__(setup, *fixed, **fields)
         self._units, self._shared = units, shared_with(units, setup.config)
         units.run, units.wait = run_of(setup.config), self._wait
@@ -253,8 +254,8 @@ def completion_of(sample: int, row: Row) -> Completion:
     return Completion(request, *drawn, values["ended"], values["versions"])
 
 
-def check(config) -> None:
-    """Raises ValueError if a run with this config cannot have storage units."""
+def check(config, count: int = 1) -> None:
+    """Raises ValueError if a run with this config cannot have storage units, or not so few. count: of units."""
     if not config.flow.columns:
         raise ValueError(
             "--units: rows are judged and scored one by one: set --config.flow.columns=True, or leave it out"
@@ -264,6 +265,25 @@ def check(config) -> None:
             f"--units: flow.schedule={config.flow.schedule!r}: a sampler that comes back would make other rows than "
             "those that the units have: take 'counted', or leave out --units"
         )
+    if (rows := -(-most_rows(config) // count)) > MAX_ROWS:
+        saves = config.checkpoint
+        raise ValueError(
+            f"--units: with checkpoint.every={saves.every} and checkpoint.keep={saves.keep} each of {count} storage "
+            f"units must keep {rows} rows, so that the run can be resumed, and holds {MAX_ROWS}: save more often, keep "
+            "fewer checkpoints, or give more units"
+        )
+
+
+def most_rows(config) -> int:
+    """Rows that all units together keep at most: those that a resume may need, and those that are sampled ahead.
+
+    A save forgets the rows up to the oldest of the newest `keep` checkpoints that are complete. The newest complete one
+    is two saves old, if the one before is still being written; and rows come until the next save.
+    """
+    batch = config.sample.prompts_per_step * config.sample.group_size
+    saves, steps = config.checkpoint, config.train.steps
+    trained = steps if saves.keep is None else min(steps, (saves.keep + 2) * saves.every)
+    return batch * (trained + config.flow.eta + 1)
 
 
 def shared_with(units: Units, config) -> dict[str, Any]:
@@ -287,7 +307,7 @@ def make_flow_of(
     """What gives a loop its groups, by config.flow.columns. units: of the run; the others are those of make_flow."""
     kinds = (RowFlow, RowTrainer) if setup.config.flow.columns else (Flow, Trainer)
     if units is not None:
-        check(setup.config)
+        check(setup.config, len(units))
         kinds = (RowFlow, functools.partial(UnitTrainer, units))
     return make_flow(setup, prompts, loop, replay=replay, link=link, kinds=kinds)
 

@@ -223,6 +223,39 @@ def test_units_know_a_trainer_from_its_begin_on(units, tmp_path, monkeypatch):
     assert len(asked) == 1, "the units of a run that is complete need not be there"
 
 
+@pytest.mark.parametrize(("keep", "since"), [(2, 5000), (1, 5100), (9, 100), (None, 100)])
+def test_checkpoints_that_are_kept_for_good_need_no_rows(units, tmp_path, keep, since):
+    """checkpoint.keep_every and keep_best: of a run with them, the oldest would stay for ever, and every row."""
+    for step in (100, 4900, 5000, 5100):
+        (tmp_path / str(step)).mkdir()
+    (tmp_path / "5200.orbax-checkpoint-tmp").mkdir()
+    config, settled, steps = config_of(), [], (1, 100, 101, 5000, 5001, 5100, 5101)
+    config.checkpoint.keep = keep
+    side = UnitTrainer(units, types.SimpleNamespace(config=config), None, Link(), tmp_path)
+    side._link = types.SimpleNamespace(settle=settled.append)
+    side._kept = {step: [step] for step in steps}
+    assert side.get_state()["kept"] == [(step, [step]) for step in steps if step > since]
+    assert settled == [since]
+
+
+def test_rows_that_do_not_fit_are_refused_at_the_start():
+    config = config_of(eta=1)  # 4 rows a step
+    config.train.steps, config.checkpoint.every, config.checkpoint.keep = 1 << 20, 10, 2
+    assert async_units.most_rows(config) == 4 * (4 * 10 + 2)
+    config.checkpoint.every = (1 << 16) + 1
+    async_units.check(config, 2)
+    words = (
+        "with checkpoint.every=65537 and checkpoint.keep=2 each of 1 storage units must keep 1048600 rows.* save more"
+    )
+    with pytest.raises(ValueError, match=words):
+        async_units.check(config)
+    config.checkpoint.keep = None
+    with pytest.raises(ValueError, match="checkpoint.keep=None each of 2 storage units must keep 2097156 rows"):
+        async_units.check(config, 2)
+    config.train.steps = 100
+    async_units.check(config)
+
+
 def test_a_trainer_that_lost_a_step_gets_its_rows_again(units, tmp_path):
     units.put({n: async_units.columns_of(group_of(0), row_of(n)) for n in (0, 1)})
     for _ in range(2):  # it dies before its checkpoint
