@@ -129,7 +129,8 @@ def main(config, workdir: pathlib.Path) -> None:
     if given.sampler and given.role != "sampler":
         raise ValueError(f"--sampler={given.sampler} is for --role=sampler, and this is --role={given.role}")
     if given.role == "unit":
-        serve(workdir, given.units, given.unit, given.link_secrets, StopSignal()) or stops.note()
+        place = (workdir, given.units, given.unit, given.link_secrets)
+        serve(*place, StopSignal(), steps=config.train.steps) or stops.note()
         return
     units = async_units.make_units(given.role, workdir, given.units, given.link_secrets)
     has_secrets = units is None or given.link.startswith("grpc")  # a link that is a folder has none

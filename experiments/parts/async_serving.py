@@ -14,6 +14,7 @@ from collections.abc import Callable
 from experiments.parts.async_links import Secrets, place_of
 from rl_jax.flow.flight import LOOPBACK
 from rl_jax.flow.storage import StorageUnit
+from rl_jax.runs.run_record import is_complete, read_json
 from rl_jax.training.checkpoint import StopSignal
 
 POLL_S = 0.5
@@ -27,9 +28,12 @@ def serve(
     folder: str | None,
     stop: StopSignal,
     *,
+    steps: int,
     clock: Callable[[], float] = time.monotonic,
 ) -> bool:
-    """Storage unit `index` of a run, until the trainer has said that the run is complete. Returns whether it has.
+    """Storage unit `index` of a run, until that is complete. Returns whether it is.
+
+    The trainer says so, and who has not heard it finds final.json in the workdir, if that is the trainer's.
 
     Args:
       workdir: its rows are in its folder unit_INDEX.
@@ -37,6 +41,7 @@ def serve(
       index: --unit.
       folder: --link_secrets.
       stop: ends it, once the trainer has left too, or after GRACE_S; it comes back with its folder.
+      steps: of the run; a final.json of fewer is of before it was made longer.
       clock: seconds, always growing.
 
     Raises:
@@ -55,12 +60,17 @@ def serve(
     with contextlib.closing(unit):
         print(f"storage unit {index} of {len(listed)} at {unit.address}", flush=True)
         last = None  # when it leaves at the latest
-        while not (complete := unit.ended(POLL_S)):
+        while not (complete := unit.ended(POLL_S) or last_step(workdir) >= steps):
             if stop.received:
                 last = clock() + GRACE_S if last is None else last
                 if not unit.attended or clock() >= last:
                     break
     return complete
+
+
+def last_step(workdir: pathlib.Path) -> int:
+    """The last step of a complete run; -1 if it is not complete."""
+    return read_json(workdir / "final.json")["step"] if is_complete(workdir) else -1
 
 
 def secrets_of(workdir: pathlib.Path, addresses: str, folder: str | None) -> Secrets:

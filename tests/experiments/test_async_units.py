@@ -291,10 +291,10 @@ def test_units_hear_that_a_trainer_leaves_and_if_the_run_is_whole(units, tmp_pat
 
 def test_a_unit_is_served_until_the_run_is_complete(tmp_path, capsys):
     addresses, stop = f"grpc://127.0.0.1:1,grpc://127.0.0.1:{quiet_port()}", Stop(False)
-    assert not serve(tmp_path, addresses, 1, None, Stop(True))
+    assert not serve(tmp_path, addresses, 1, None, Stop(True), steps=2)
     client = async_units.make_units("trainer", tmp_path, addresses, None)
     found = []
-    side = threading.Thread(target=lambda: found.append(serve(tmp_path, addresses, 1, None, stop)))
+    side = threading.Thread(target=lambda: found.append(serve(tmp_path, addresses, 1, None, stop, steps=2)))
     side.start()
     client.put({1: {"a": 1.0}})
     client._units[1].attempt(client._entering(1), lambda options: [client._units[1].ask("end", options)], 60.0)
@@ -335,8 +335,23 @@ def test_a_stopped_unit_leaves_after_its_trainer(tmp_path, monkeypatch, calls, s
             pass
 
     monkeypatch.setattr(async_serving, "StorageUnit", Unit)
-    assert not serve(tmp_path, Unit.address, 0, None, stop, clock=lambda: now[0])
+    assert not serve(tmp_path, Unit.address, 0, None, stop, steps=2, clock=lambda: now[0])
     assert len(asked) == polls
+
+
+def test_a_unit_that_did_not_hear_the_end_finds_it_on_the_disk(tmp_path, monkeypatch):
+    """Not the end of the same run before it was given more steps."""
+    asked = []
+
+    def ended(self, timeout_s):
+        asked.append(None)
+        (tmp_path / "final.json").write_text(f'{{"step": {len(asked)}}}')
+        assert len(asked) < 9
+        return False
+
+    monkeypatch.setattr(async_serving.StorageUnit, "ended", ended)
+    assert serve(tmp_path, f"grpc://127.0.0.1:{quiet_port()}", 0, None, Stop(False), steps=4)
+    assert len(asked) == 4
 
 
 @pytest.mark.parametrize(
@@ -347,9 +362,9 @@ def test_a_stopped_unit_leaves_after_its_trainer(tmp_path, monkeypatch, calls, s
         (lambda path: async_units.make_units("both", path, "grpc://a:1", None), "one process has no storage units"),
         (lambda path: async_units.make_units("trainer", path, "a:1", path), "--units=a:1: give grpc://HOST:PORT"),
         (lambda path: async_units.make_units("trainer", path, "grpc://a:1", None), "give --link_secrets=FOLDER"),
-        (lambda path: serve(path, "grpc://a:1", 1, path, None), "--unit=1: .* has 1 addresses"),
-        (lambda path: serve(path, "grpc+tls://a:1", 0, path, None), "no unit_cert.pem or no unit_key.pem"),
-        (lambda path: serve(path, "grpc://0.0.0.0:1", 0, path, None), "without TLS"),
+        (lambda path: serve(path, "grpc://a:1", 1, path, None, steps=2), "--unit=1: .* has 1 addresses"),
+        (lambda path: serve(path, "grpc+tls://a:1", 0, path, None, steps=2), "no unit_cert.pem or no unit_key.pem"),
+        (lambda path: serve(path, "grpc://0.0.0.0:1", 0, path, None, steps=2), "without TLS"),
         (
             lambda path: async_check.checked(config_of(streaming=False, columns=False, balance=True)),
             "flow.balance=True",
@@ -400,10 +415,10 @@ def test_the_command_line_reaches_each_side(tmp_path, monkeypatch, role, complet
     monkeypatch.setattr(grpo_async, "run_sampler", end)
     monkeypatch.setattr(grpo_async, "serve", end)
     monkeypatch.setattr(grpo_async.stops, "note", lambda: noted.append(True))
-    grpo_async.main("config", tmp_path)
+    grpo_async.main(config_of(), tmp_path)
     ((args, fields),) = called
     if role == "unit":
-        assert args == (tmp_path, given["units"], 1, str(tmp_path), None)
+        assert args == (tmp_path, given["units"], 1, str(tmp_path), None) and fields == {"steps": 2}
     else:
         assert len(fields["units"]) == 2 and fields["units"]._units[0]._token == "a-token-of-this-test"
         link = fields["link"] if role == "trainer" else args[2]
