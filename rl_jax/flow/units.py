@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow
 from pyarrow import flight
 
@@ -26,6 +27,7 @@ from rl_jax.flow.shelf import from_bytes, to_bytes
 
 PATIENCE_S = 1800.0
 MOST = 4096  # rows of a call
+MOST_BYTES = 64 << 20  # of the rows of a put, or one row; a unit takes storage.MAX_PUT
 _TRY_S = 5.0  # for a call that nobody waits for
 _LOOK_S = 0.2  # for a unit that does not answer, before whoever waits may look around
 
@@ -95,8 +97,8 @@ class Units:
         for number, values in rows.items():
             parts.setdefault((number % len(self), tuple(sorted(values))), {})[number] = values
         for (index, _), part in parts.items():
-            for numbers in _chunks(part):
-                content = to_bytes({number: part[number] for number in numbers})
+            for rows_of_call in _cut(part):
+                content = to_bytes(rows_of_call)
                 self._call(index, lambda unit, options, content=content: unit.put(content, options), "room in")
 
     def get(self, numbers: Sequence[int], columns: Sequence[str]) -> list[dict[str, Any]]:
@@ -275,3 +277,23 @@ def _chunks(numbers: Iterable[int]) -> Iterator[list[int]]:
     numbers = list(numbers)
     for start in range(0, len(numbers), MOST):
         yield numbers[start : start + MOST]
+
+
+def _cut(rows: Mapping[int, Mapping[str, Any]]) -> Iterator[dict[int, Mapping[str, Any]]]:
+    """The rows of one put after another: at most MOST of them, of MOST_BYTES together."""
+    found, total = {}, 0
+    for number, values in rows.items():
+        size = sum(map(_size, values.values()))
+        if found and (len(found) >= MOST or total + size > MOST_BYTES):
+            yield found
+            found, total = {}, 0
+        found[number], total = values, total + size
+    if found:
+        yield found
+
+
+def _size(value: Any) -> int:
+    """Bytes of a value in a table, about: an array has its dtype and its shape beside, a string its end."""
+    if isinstance(value, np.ndarray):
+        return value.nbytes + 16 + 8 * value.ndim
+    return 8 + (len(value.encode()) if isinstance(value, str) else 0)

@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from rl_jax.flow import shelf
+from rl_jax.flow import shelf, units
 from rl_jax.flow.columns import TransferQueue
 from rl_jax.flow.shelf import Shelf
 from rl_jax.flow.storage import StorageUnit
@@ -162,6 +162,7 @@ def test_a_unit_that_is_away_is_missed_and_comes_back_the_same(tmp_path):
 def test_a_unit_knows_whether_a_controller_is_there(servers):
     """Its word that it leaves is of its last life: who comes back asks for news."""
     client = client_of(servers)
+    client._patience = 60.0
     client.put({0: {"a": 1.0}, 1: {"a": 1.0}})
     assert not servers[0].attended, "a sampler asks for none"
     client.news()
@@ -174,6 +175,7 @@ def test_a_unit_knows_whether_a_controller_is_there(servers):
 
 def test_a_unit_that_is_away_holds_nobody_who_does_not_wait(servers):
     client = client_of(servers)
+    client._patience = 60.0
     client.put({n: {"a": 1.0} for n in range(4)})
     client.wait = None  # would be an error
     servers[0].close()
@@ -183,6 +185,21 @@ def test_a_unit_that_is_away_holds_nobody_who_does_not_wait(servers):
     client.wait = client._wait
     assert list(servers[1]._shelf._where) == [3]
     assert client.forget([3], waits=False) and servers[1]._shelf._where == {}
+
+
+def test_long_rows_are_put_in_several_calls(servers, monkeypatch):
+    """A sampler that comes back puts all rows that it has at once, more than a unit takes (8192 bytes)."""
+    monkeypatch.setattr(units, "MOST_BYTES", 4096, raising=False)
+    client = client_of(servers)
+    client._patience = 60.0
+    rows = {2 * n: {"a": np.full(size, n, np.uint8)} for n, size in enumerate([1500, 1500, 1500, 4200, 9, 9])}
+    client.put(rows)
+    for row, number in zip(client.get(list(rows), ["a"]), rows, strict=True):
+        np.testing.assert_array_equal(row["a"], rows[number]["a"])
+    assert sorted(map(len, servers[0]._shelf._left.values())) == [1, 1, 2, 2]
+    text = {2 * n: {"b": "é" * 1500} for n in range(6)}
+    client.put(text)
+    assert [row["b"] for row in client.get(list(text), ["b"])] == ["é" * 1500] * 6
 
 
 SERVER = """
