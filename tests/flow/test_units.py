@@ -202,6 +202,33 @@ def test_long_rows_are_put_in_several_calls(servers, monkeypatch):
     assert [row["b"] for row in client.get(list(text), ["b"])] == ["é" * 1500] * 6
 
 
+def test_of_a_file_no_more_is_read_than_is_asked_for(tmp_path, monkeypatch):
+    """A unit that is opened again reads no values; rows that are put again are compared, each once."""
+    rows = {n: {"a": np.arange(n), "b": f"row {n}"} for n in range(30)}
+    side, read = Shelf(tmp_path), []
+    assert side.put(rows) and side.put({n: {"c": 0.5} for n in rows})
+    side.forget([4])
+    side.close()
+    plain = shelf.from_table
+    monkeypatch.setattr(shelf, "from_table", lambda table: read.append(table.num_rows) or plain(table))
+    side = Shelf(tmp_path)
+    assert read == [] and {n: sorted(columns) for n, columns in side.news("", 0)["there"]} == {
+        n: ["a", "b", "c"] for n in rows if n != 4
+    }
+    assert side.put({n: values | {"c": 0.5} for n, values in rows.items()}) and sum(read) == 2 * 29
+    found = side.get([7, 5], ["c", "a"])
+    assert read[2:] == [2, 2] and list(found) == [7, 5] and found[5]["c"] == 0.5
+    np.testing.assert_array_equal(found[7]["a"], np.arange(7))
+    with pytest.raises(ValueError, match="column 'b' of row 9 is there with another value"):
+        side.put({8: {"b": "row 8"}, 9: {"b": "row 8"}})
+    side.close()
+    path = tmp_path / "rows" / "000000000000.arrow"
+    path.write_bytes(path.read_bytes()[:-40])
+    with pytest.raises(ValueError, match="000000000000.arrow: truncated or no rows"):
+        Shelf(tmp_path)
+    shelf.disk.unlock(tmp_path)
+
+
 SERVER = """
 import os, signal, sys
 from rl_jax.flow import files
