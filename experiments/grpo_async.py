@@ -21,6 +21,7 @@ from experiments.parts.async_beats import Beat, Ended
 from experiments.parts.async_collect import Scoring
 from experiments.parts.async_columns import make_collector
 from experiments.parts.async_links import NONE, ROLES, Secrets, make_link
+from experiments.parts.async_serving import serve
 from experiments.parts.async_shares import names_of, share_of, shares_clock
 from experiments.parts.async_stream import Part, make_learner
 from experiments.parts.async_units import make_flow_of
@@ -128,7 +129,8 @@ def main(config, workdir: pathlib.Path) -> None:
     if given.sampler and given.role != "sampler":
         raise ValueError(f"--sampler={given.sampler} is for --role=sampler, and this is --role={given.role}")
     if given.role == "unit":
-        async_units.serve(workdir, given.units, given.unit, given.link_secrets, StopSignal()) or stops.note()
+        place = (workdir, given.units, given.unit, given.link_secrets)
+        serve(*place, StopSignal(), steps=config.train.steps) or stops.note()
         return
     units = async_units.make_units(given.role, workdir, given.units, given.link_secrets)
     has_secrets = units is None or given.link.startswith("grpc")  # a link that is a folder has none

@@ -50,7 +50,7 @@ class Trainer:
       setup: of the run.
       prompts: of the run; only what is known of records is asked of it, the sampler draws them.
       link: the trainer's side.
-      checkpoints: folder of the run's checkpoints; groups are forgotten when no checkpoint needs them.
+      checkpoints: folder of the run's checkpoints; groups are forgotten when none of the newest needs them.
 
     Attributes:
       rule: admission.Rule.
@@ -61,6 +61,7 @@ class Trainer:
         check_two(setup.config)
         self._stop = stop
         self._settings, self._link, self._checkpoints = setup.config.flow, link, checkpoints
+        self._keep = setup.config.checkpoint.keep
         self._shared, self._beat = shared(setup.config), Beat(link, TRAINER)
         self._watch = Watch(link, names_of(setup.config.flow.samplers))
         self.rule, self.counters, self.prompts = rule_of(setup.config), Counters(), prompts
@@ -161,14 +162,19 @@ class Trainer:
         return self._metrics
 
     def get_state(self) -> dict[str, Any]:
-        """A JSON value. Rows and prompts are in the sampler's state. Forgets groups that no checkpoint needs."""
-        if (oldest := self._oldest_saved()) is not None:
+        """A JSON value. Rows and prompts are in the sampler's state. Forgets groups that no resume needs."""
+        if (oldest := self._resumed_from()) is not None:
             self._link.settle(oldest)
         return {"counters": list(self.counters)}
 
-    def _oldest_saved(self) -> int | None:
-        """The step of the oldest checkpoint, if there is one."""
-        return min((int(path.name) for path in self._checkpoints.glob("*") if path.name.isdecimal()), default=None)
+    def _resumed_from(self) -> int | None:
+        """The oldest step that a resume falls back to, if there is a checkpoint: of the newest `checkpoint.keep`.
+
+        Those of keep_every and keep_best are for other uses: with them the first would stay for ever, and all groups.
+        """
+        saved = sorted(int(path.name) for path in self._checkpoints.glob("*") if path.name.isdecimal())
+        newest = saved if self._keep is None else saved[-self._keep :]
+        return newest[0] if newest else None
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Continues from a state. Raises ValueError if it is that of one process."""

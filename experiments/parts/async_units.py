@@ -9,16 +9,13 @@ each task reads the columns that it needs of the rows that it takes. So rows are
 is sampled in another process. What the trainer's tasks write stays with it, since only they read it.
 
 Who dies comes back. A unit has its rows on disk; a sampler makes the same rows again, which changes nothing; a trainer
-asks for all that is there. Rows are forgotten when no checkpoint needs them, or their group was thrown away.
+asks for all that is there. Rows are forgotten when no resume needs them, or their group was thrown away.
 """
 
-import contextlib
 import functools
 import hashlib
 import json
-import os
 import pathlib
-import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -26,25 +23,24 @@ from typing import Any
 from experiments.parts.async_beats import wait
 from experiments.parts.async_flow import Flow
 from experiments.parts.async_groups import GroupRows
-from experiments.parts.async_links import Secrets, place_of
 from experiments.parts.async_roles import PLACES_S, Sampler, Trainer, make_flow, pack, shared
 from experiments.parts.async_rows import SAMPLED, TASKS, RowFlow, RowTrainer, Telling
+from experiments.parts.async_serving import secrets_of
 from experiments.parts.run import Run
 from experiments.parts.setup import Setup
+from rl_jax.core.types import Params
 from rl_jax.experience import admission
 from rl_jax.flow import Group, Link
 from rl_jax.flow.columns import Row, Task, TransferQueue
-from rl_jax.flow.flight import LINGER_S, LOOPBACK
-from rl_jax.flow.storage import StorageUnit
+from rl_jax.flow.flight import LINGER_S
+from rl_jax.flow.shelf import MAX_ROWS
 from rl_jax.flow.stores import Values
 from rl_jax.flow.units import Units
 from rl_jax.rollout.lm.requests import Completion, Request
-from rl_jax.training.checkpoint import StopSignal
 
 DRAWN = ("prompt", "sampled_log_probs", "raw_log_probs", "versions")  # what a batch needs besides SAMPLED
 IN_UNITS = (*SAMPLED, *DRAWN)
 UNIT_TASKS = TASKS | {"sampler": Task((), IN_UNITS), "batch": Task(IN_UNITS)}
-POLL_S = 0.5
 
 
 class Places:
@@ -98,12 +94,19 @@ class UnitTrainer(Telling, RowTrainer):
         fixed = (self._settings.timeout_s, what, self._watch.give_up(self._stop))
         return wait(look, *fixed, watch=self._watch)
 
+    def begun(self, version: int, params: Params) -> "UnitTrainer":
+        """See Trainer. From now on units that are told to stop wait until this process leaves."""
+        super().begun(version, params)
+        if version < self._steps:
+            self._poll()
+        return self
+
     def __exit__(self, *error) -> None:
-        super().__exit__(*error)
-        if self.counters.version >= self._steps and not any(error):
-            with contextlib.suppress(OSError, RuntimeError):  # a unit that is gone does not hear it
-                self._units.end(LINGER_S)
-        self._units.close()
+        try:
+            super().__exit__(*error)
+        finally:
+            self._units.end(LINGER_S, complete=self.counters.version >= self._steps and not any(error))
+            self._units.close()
 
     def groups(self) -> list[GroupRows]:
         """See RowFlow: those of which a row is there. Without their rows, which are in the queue already."""
@@ -147,12 +150,13 @@ class UnitTrainer(Telling, RowTrainer):
         return groups
 
     def get_state(self) -> dict[str, Any]:
-        """See Trainer. Rows that no checkpoint needs are forgotten, those of this one at a later save."""
+        """See Trainer. Rows that no resume needs are forgotten, those of this checkpoint at a later save."""
         state = super().get_state()
-        old = [step for step in self._kept if step <= (self._oldest_saved() or 0)]
-        self._units.forget(self._numbers(group for step in old for group in self._kept[step]))
-        for step in old:
-            del self._kept[step]
+        old = [step for step in self._kept if step <= (self._resumed_from() or 0)]
+        # A save waits for no unit: one that is away is asked again with the next save.
+        if self._units.forget(self._numbers(group for step in old for group in self._kept[step]), waits=False):
+            for step in old:
+                del self._kept[step]
         return state | {"kept": list(self._kept.items())}
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -212,7 +216,7 @@ class UnitSampler(Sampler):
     """A Sampler whose rows travel by themselves; a group in the link has none. Arguments as there, after `units`."""
 
     def __init__(self, units: Units, setup: Setup, *fixed, **fields):
-        check(setup.config)
+        check(setup.config, len(units))
         super().__init__(setup, *fixed, **fields)
         self._units, self._shared = units, shared_with(units, setup.config)
         units.run, units.wait = run_of(setup.config), self._wait
@@ -250,8 +254,8 @@ def completion_of(sample: int, row: Row) -> Completion:
     return Completion(request, *drawn, values["ended"], values["versions"])
 
 
-def check(config) -> None:
-    """Raises ValueError if a run with this config cannot have storage units."""
+def check(config, count: int = 1) -> None:
+    """Raises ValueError if a run with this config cannot have storage units, or not so few. count: of units."""
     if not config.flow.columns:
         raise ValueError(
             "--units: rows are judged and scored one by one: set --config.flow.columns=True, or leave it out"
@@ -261,6 +265,25 @@ def check(config) -> None:
             f"--units: flow.schedule={config.flow.schedule!r}: a sampler that comes back would make other rows than "
             "those that the units have: take 'counted', or leave out --units"
         )
+    if (rows := -(-most_rows(config) // count)) > MAX_ROWS:
+        saves = config.checkpoint
+        raise ValueError(
+            f"--units: with checkpoint.every={saves.every} and checkpoint.keep={saves.keep} each of {count} storage "
+            f"units must keep {rows} rows, so that the run can be resumed, and holds {MAX_ROWS}: save more often, keep "
+            "fewer checkpoints, or give more units"
+        )
+
+
+def most_rows(config) -> int:
+    """Rows that all units together keep at most: those that a resume may need, and those that are sampled ahead.
+
+    A save forgets the rows up to the oldest of the newest `keep` checkpoints that are complete. The newest complete one
+    is two saves old, if the one before is still being written; and rows come until the next save.
+    """
+    batch = config.sample.prompts_per_step * config.sample.group_size
+    saves, steps = config.checkpoint, config.train.steps
+    trained = steps if saves.keep is None else min(steps, (saves.keep + 2) * saves.every)
+    return batch * (trained + config.flow.eta + 1)
 
 
 def shared_with(units: Units, config) -> dict[str, Any]:
@@ -284,7 +307,7 @@ def make_flow_of(
     """What gives a loop its groups, by config.flow.columns. units: of the run; the others are those of make_flow."""
     kinds = (RowFlow, RowTrainer) if setup.config.flow.columns else (Flow, Trainer)
     if units is not None:
-        check(setup.config)
+        check(setup.config, len(units))
         kinds = (RowFlow, functools.partial(UnitTrainer, units))
     return make_flow(setup, prompts, loop, replay=replay, link=link, kinds=kinds)
 
@@ -310,67 +333,5 @@ def make_units(role: str, workdir: pathlib.Path, addresses: str, folder: str | N
         return None
     if role == "both":
         raise ValueError(f"--units={addresses}: one process has no storage units; give --role")
-    known = _secrets(workdir, addresses, folder)
+    known = secrets_of(workdir, addresses, folder)
     return Units(addresses.split(","), token=known.token, tls_root=known.certificate)
-
-
-def serve(workdir: pathlib.Path, addresses: str, index: int, folder: str | None, stop: StopSignal) -> bool:
-    """Storage unit `index` of a run, until the trainer has said that the run is complete. Returns whether it has.
-
-    Args:
-      workdir: its rows are in its folder unit_INDEX.
-      addresses: --units; it listens on its own.
-      index: --unit.
-      folder: --link_secrets.
-      stop: ends it; it comes back with its folder.
-
-    Raises:
-      ValueError: if an address or a secret cannot be.
-    """
-    listed = addresses.split(",") if addresses else []
-    if not 0 <= index < len(listed):
-        raise ValueError(
-            f"--unit={index}: --units={addresses} has {len(listed)} addresses, so it is one from 0 below that"
-        )
-    known = _secrets(workdir, addresses, folder)
-    if listed[index].startswith("grpc+tls://") and not (known.certificate and known.key):
-        raise ValueError(f"--units={listed[index]}: --link_secrets has no unit_cert.pem or no unit_key.pem")
-    place = place_of("--units", listed[index], known)
-    unit = StorageUnit(workdir / f"unit_{index}", index=index, count=len(listed), token=known.token, **place)
-    with contextlib.closing(unit):
-        print(f"storage unit {index} of {len(listed)} at {unit.address}", flush=True)
-        while not (complete := unit.ended(POLL_S)) and not stop.received:
-            pass
-    return complete
-
-
-def _secrets(workdir: pathlib.Path, addresses: str, folder: str | None) -> Secrets:
-    """The token, and unit_cert.pem and unit_key.pem if the addresses are of TLS.
-
-    Without --link_secrets units of this machine only have a token in the workdir, made by the first that comes.
-    """
-    listed = addresses.split(",")
-    for address in listed:
-        if not address.startswith(("grpc://", "grpc+tls://")):
-            raise ValueError(f"--units={address}: give grpc://HOST:PORT or grpc+tls://HOST:PORT, with commas between")
-    if folder is None:
-        if any(address.partition("://")[2].rpartition(":")[0] not in LOOPBACK for address in listed):
-            raise ValueError(
-                f"--units={addresses}: give --link_secrets=FOLDER; its file 'token' is a secret of all sides"
-            )
-        return Secrets(_own_token(workdir / "units_token"))
-    found = Secrets.read(folder, own="unit_")
-    return found if listed[0].startswith("grpc+tls://") else Secrets(found.token)
-
-
-def _own_token(path: pathlib.Path) -> str:
-    """The secret in a file that only this user reads; of several processes that make it, one does."""
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-        partial.touch(0o600)
-        partial.write_text(secrets.token_urlsafe(32), encoding="ascii")
-        with contextlib.suppress(FileExistsError):
-            os.link(partial, path)
-        partial.unlink()
-    return path.read_text(encoding="ascii")

@@ -50,13 +50,15 @@ class Caller:
         request = flight.Action(action, json.dumps(words).encode())
         return json.loads(next(iter(self._client.do_action(request, options))).body.to_pybytes())
 
-    def _wait(self, look: Callable[[flight.FlightCallOptions], Any], timeout_s: float) -> Any:
-        """The first true result of `look`, or None when the time is over or the server away."""
+    def _wait(
+        self, look: Callable[[flight.FlightCallOptions], Any], timeout_s: float, call_s: float | None = None
+    ) -> Any:
+        """The first true result of `look`, or None when the time is over or the server away. call_s: for a call."""
         end = time.monotonic() + timeout_s
         headers = [(b"authorization", f"Bearer {self._token}".encode())]
         while True:
             try:
-                result = look(flight.FlightCallOptions(timeout=self._call_s, headers=headers))
+                result = look(flight.FlightCallOptions(timeout=call_s or self._call_s, headers=headers))
                 self._reached, self._is_lost = time.monotonic(), False
             except UNREACHABLE:
                 result, self._is_lost = None, True

@@ -43,7 +43,7 @@ def to_table(rows: Sequence[Mapping[str, Any]]) -> pyarrow.Table:
 
 
 def from_table(table: pyarrow.Table) -> list[dict[str, Any]]:
-    """The rows of `to_table`, equal to those that it was made of.
+    """The rows of `to_table`, equal to those that it was made of. Of some of its columns, those.
 
     Raises:
       ValueError: if the table is not one of `to_table`, or an array's bytes do not fit its shape.
@@ -53,7 +53,7 @@ def from_table(table: pyarrow.Table) -> list[dict[str, Any]]:
         raise ValueError(f"this table was not made by flow.rows.to_table; its columns are {table.column_names}")
     rows = table.to_pylist()
     for name in json.loads(metadata[KEY]):
-        for row in rows:
+        for row in rows if name in table.column_names else ():
             packed = row[name]
             row[name] = np.frombuffer(packed["data"], np.dtype(packed["dtype"])).reshape(packed["shape"]).copy()
     return rows

@@ -40,14 +40,12 @@ def to_bytes(rows: Mapping[int, Mapping[str, Any]]) -> np.ndarray:
 def from_bytes(content: np.ndarray | bytes, where: Any) -> dict[int, dict[str, Any]]:
     """The rows of `to_bytes`. Raises ValueError if they are damaged, naming `where`."""
     try:
-        table = pyarrow.ipc.open_file(pyarrow.py_buffer(content)).read_all()
-        table.validate(full=True)
-        rows = from_table(table)
-        if any(type(row.get(NUMBER)) is not int or row[NUMBER] < 0 for row in rows):
-            raise ValueError("a row without a number")
-        return {row.pop(NUMBER): row for row in rows}
-    except (pyarrow.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
+        rows = _rows_of(pyarrow.ipc.open_file(pyarrow.py_buffer(content)).read_all(), where)
+    except (pyarrow.ArrowException, OSError) as error:
         raise ValueError(f"{where}: truncated or no rows ({error!s:.200})") from error
+    if any(type(row.get(NUMBER)) is not int or row[NUMBER] < 0 for row in rows):
+        raise ValueError(f"{where}: truncated or no rows (a row without a number)")
+    return {row.pop(NUMBER): row for row in rows}
 
 
 class Shelf:
@@ -87,10 +85,22 @@ class Shelf:
             self._open(path)
 
     def _open(self, path: pathlib.Path) -> None:
-        put, rows = int(path.stem), from_bytes(path.read_bytes(), path)
-        kept = {number: values for number, values in rows.items() if number // self._count not in self._gone}
+        put, (table, places) = int(path.stem), self._table(path)
+        columns = [name for name in table.column_names if name != NUMBER]
+        kept = {number: columns for number in places if number // self._count not in self._gone}
         self._next = put + 1
         self._enter(put, kept) if kept else files.remove(path)
+
+    def _table(self, path: pathlib.Path) -> tuple[pyarrow.Table, dict[int, int]]:
+        """(a file's rows, the place of each number in them). No other column is read until it is asked for."""
+        try:
+            table = pyarrow.ipc.open_file(pyarrow.memory_map(str(path))).read_all()
+            numbers = table.column(NUMBER).to_pylist()
+            if any(type(number) is not int or number < 0 for number in numbers):
+                raise ValueError("a row without a number")
+            return table, {number: place for place, number in enumerate(numbers)}
+        except (pyarrow.ArrowException, OSError, KeyError, ValueError) as error:
+            raise ValueError(f"{path}: truncated or no rows ({error!s:.200})") from error
 
     def _enter(self, put: int, rows: Mapping[int, Iterable[str]]) -> None:
         self._left[put] = set(rows)
@@ -126,20 +136,20 @@ class Shelf:
         Raises:
           ValueError: if a row is another unit's, or a column of it is there with another value.
         """
+        if wrong := [number for number in rows if number % self._count != self._index]:
+            raise ValueError(f"row {wrong[0]} is not one of unit {self._index} of {self._count}")
+        rows = {number: values for number, values in rows.items() if number // self._count not in self._gone}
+        known = {number: values.keys() & self._where.get(number, {}).keys() for number, values in rows.items()}
+        for number, values in self._read(known).items():
+            for column, value in values.items():
+                if not _same(value, rows[number][column]):
+                    raise ValueError(
+                        f"column {column!r} of row {number} is there with another value: it is written once, and a "
+                        "process that comes back must make the same rows"
+                    )
         new: dict[tuple[str, ...], dict[int, dict[str, Any]]] = {}
         for number, values in rows.items():
-            if number % self._count != self._index:
-                raise ValueError(f"row {number} is not one of unit {self._index} of {self._count}")
-            if number // self._count in self._gone:
-                continue
             there = self._where.get(number, {})
-            if known := [column for column in values if column in there]:
-                for column, value in self._read(number, known).items():
-                    if not _same(value, values[column]):
-                        raise ValueError(
-                            f"column {column!r} of row {number} is there with another value: it is written once, and a "
-                            "process that comes back must make the same rows"
-                        )
             if fresh := {column: value for column, value in values.items() if column not in there}:
                 new.setdefault(tuple(sorted(fresh)), {})[number] = fresh
         if len(self._where) + len({n for part in new.values() for n in part} - self._where.keys()) > self._max_rows:
@@ -153,18 +163,29 @@ class Shelf:
 
     def get(self, numbers: Sequence[int], columns: Sequence[str]) -> dict[int, dict[str, Any]]:
         """These columns of these rows. Raises KeyError if one is not there."""
-        opened: dict[int, dict[int, dict[str, Any]]] = {}
-        return {number: self._read(number, columns, opened) for number in numbers}
+        for number in numbers:
+            there = self._where.get(number, {})
+            if missing := [column for column in columns if column not in there]:
+                raise KeyError(f"storage unit {self._index} has no column {missing[0]!r} of row {number}")
+        return self._read({number: columns for number in numbers})
 
-    def _read(self, number: int, columns: Sequence[str], opened: dict | None = None) -> dict[str, Any]:
-        there, opened, found = self._where.get(number, {}), {} if opened is None else opened, {}
-        for column in columns:
-            if column not in there:
-                raise KeyError(f"storage unit {self._index} has no column {column!r} of row {number}")
-            if (put := there[column]) not in opened:
-                path = self.folder / "rows" / f"{put:012}.arrow"
-                opened[put] = from_bytes(path.read_bytes(), path)
-            found[column] = opened[put][number][column]
+    def _read(self, wanted: Mapping[int, Iterable[str]]) -> dict[int, dict[str, Any]]:
+        """Columns of rows, which are there. Each file is opened once, and no more is read of it than that."""
+        puts: dict[int, dict[tuple[str, ...], list[int]]] = {}  # put -> columns -> rows
+        for number, columns in wanted.items():
+            own: dict[int, list[str]] = {}
+            for column in columns:
+                own.setdefault(self._where[number][column], []).append(column)
+            for put, names in own.items():
+                puts.setdefault(put, {}).setdefault(tuple(sorted(names)), []).append(number)
+        found: dict[int, dict[str, Any]] = {number: {} for number in wanted}
+        for put, parts in puts.items():
+            path = self.folder / "rows" / f"{put:012}.arrow"
+            table, places = self._table(path)
+            for names, numbers in parts.items():
+                part = table.select(names).take([places[number] for number in numbers])
+                for number, row in zip(numbers, _rows_of(part, path), strict=True):
+                    found[number] |= row
         return found
 
     def forget(self, numbers: Sequence[int]) -> None:
@@ -200,6 +221,15 @@ class Shelf:
     def close(self) -> None:
         """Gives the folder back."""
         disk.unlock(self.folder)
+
+
+def _rows_of(table: pyarrow.Table, where: Any) -> list[dict[str, Any]]:
+    """The rows of a valid table. Raises ValueError if it is damaged, naming `where`."""
+    try:
+        table.validate(full=True)
+        return from_table(table)
+    except (pyarrow.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{where}: truncated or no rows ({error!s:.200})") from error
 
 
 def _same(one: Any, other: Any) -> bool:

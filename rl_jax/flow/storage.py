@@ -5,7 +5,7 @@
     get {"numbers", "columns"}                  -> stream of one table's bytes
     action "news", {"session", "after": k}      -> what has come and gone since event k of this process
     action "forget", {"numbers"}                -> null; these rows do not come again
-    action "end"                                -> null; the unit's work is done
+    action "end", {"complete"}                  -> null; the controller leaves; if complete, the unit's work is done
 
 Row i is on unit i mod N (AsyncFlow's routing, in the code of Ascend/TransferQueue). A unit knows values and no tasks:
 which task has had which row is the controller's (`columns.TransferQueue`), who asks for news.
@@ -79,6 +79,11 @@ class StorageUnit:
         """Whether the controller has said that the work is done; waits for it."""
         return self._over.wait(timeout_s)
 
+    @property
+    def attended(self) -> bool:
+        """Whether a controller has asked for news and has not said since that it leaves."""
+        return self._server.attended
+
     def close(self) -> None:
         """Ends the server, after calls that go on. The rows stay in the folder."""
         self._server.shutdown()
@@ -92,6 +97,7 @@ class _Server(flight.FlightServerBase):
         certificates = [tls] if tls else None
         super().__init__(location, tls_certificates=certificates, middleware={"token": TokenCheck(token)})
         self._shelf, self._over, self._max_put, self._lock = shelf, over, max_put, threading.Lock()
+        self.attended = False
 
     def do_get(self, context, ticket):
         words = words_of(ticket.ticket)
@@ -112,8 +118,10 @@ class _Server(flight.FlightServerBase):
         words, name = words_of(action.body.to_pybytes()), action.type
         with self._lock:
             if name == "end":
-                answer = self._over.set()
+                self.attended = False
+                answer = self._over.set() if words.get("complete", True) else None
             elif name in ("enter", "news", "forget"):
+                self.attended |= name == "news"  # only a controller asks
                 answer = getattr(self._shelf, name)(**words)
             else:
                 raise ValueError(f"no action {name!r:.40}")

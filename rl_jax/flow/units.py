@@ -10,11 +10,14 @@ A unit that is away is waited for: it comes back with its folder, and calls are 
 second time). What a unit has lost, with its folder, is an error that names the row.
 """
 
+import contextlib
+import functools
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow
 from pyarrow import flight
 
@@ -24,6 +27,8 @@ from rl_jax.flow.shelf import from_bytes, to_bytes
 
 PATIENCE_S = 1800.0
 MOST = 4096  # rows of a call
+MOST_BYTES = 64 << 20  # of the rows of a put, or one row; a unit takes storage.MAX_PUT
+_TRY_S = 5.0  # for a call that nobody waits for
 _LOOK_S = 0.2  # for a unit that does not answer, before whoever waits may look around
 
 
@@ -92,8 +97,8 @@ class Units:
         for number, values in rows.items():
             parts.setdefault((number % len(self), tuple(sorted(values))), {})[number] = values
         for (index, _), part in parts.items():
-            for numbers in _chunks(part):
-                content = to_bytes({number: part[number] for number in numbers})
+            for rows_of_call in _cut(part):
+                content = to_bytes(rows_of_call)
                 self._call(index, lambda unit, options, content=content: unit.put(content, options), "room in")
 
     def get(self, numbers: Sequence[int], columns: Sequence[str]) -> list[dict[str, Any]]:
@@ -110,10 +115,27 @@ class Units:
             found |= rows
         return [found[number] for number in numbers]
 
-    def forget(self, numbers: Iterable[int]) -> None:
-        """Removes rows, also those that never came: they may not come again. Raises as `put`."""
+    def forget(self, numbers: Iterable[int], *, waits: bool = True) -> bool:
+        """Removes rows, also those that never came: they may not come again.
+
+        Args:
+          numbers: of the rows; a second time changes nothing.
+          waits: False: a unit that is away, or refuses, is passed over, and nothing is raised.
+
+        Returns:
+          Whether all units have forgotten them.
+
+        Raises:
+          PermissionError, RuntimeError, TimeoutError: if waits, see `put`.
+        """
+        passed: set[int] = set()
         for index, own in self._spread(list(numbers)):
-            self._call(index, lambda unit, options, own=own: [unit.ask("forget", options, numbers=own)])
+            ask = functools.partial(_forget, numbers=own)
+            if waits:
+                self._call(index, ask)
+            elif index not in passed and not self._tried(index, ask):
+                passed.add(index)
+        return not passed
 
     def news(self) -> News:
         """What has come and gone since the last call. Of a unit that is another process now, all is compared again."""
@@ -129,10 +151,17 @@ class Units:
             there |= come
         return News(there, gone)
 
-    def end(self, timeout_s: float = 0.0) -> None:
-        """Tells the units that the run is complete. One that is away for `timeout_s` does not hear it."""
-        for index, unit in enumerate(self._units):
-            unit.attempt(self._entering(index), lambda options, unit=unit: [unit.ask("end", options)], timeout_s)
+    def end(self, timeout_s: float = 0.0, *, complete: bool = True) -> None:
+        """Tells the units that the controller leaves. One that is away for `timeout_s`, or refuses, does not hear it.
+
+        Args:
+          timeout_s: for all of them together.
+          complete: whether the run is, so that a unit's work is done too.
+        """
+        last = time.monotonic() + timeout_s
+        for index in range(len(self)):
+            ask = functools.partial(_end, complete=complete)
+            self._tried(index, ask, max(0.0, last - time.monotonic()))
 
     def close(self) -> None:
         """Ends the connections."""
@@ -158,6 +187,16 @@ class Units:
 
         return self.wait(look, f"{what} storage unit {index} at {unit.address}")
 
+    def _tried(
+        self, index: int, call: Callable[["_Unit", flight.FlightCallOptions], Any], timeout_s: float = 0.0
+    ) -> bool:
+        """Whether a unit has answered; whatever keeps it from that is no error, and does not hold this process."""
+        unit = self._units[index]
+        with contextlib.suppress(OSError, RuntimeError):
+            look = functools.partial(call, unit)
+            return bool(unit.attempt(self._entering(index), look, timeout_s, call_s=_TRY_S))
+        return False
+
     def _wait(self, look: Callable[[], Any], what: str) -> Any:
         end = time.monotonic() + self._patience
         while not (result := look()):
@@ -174,7 +213,11 @@ class _Unit(Caller):
         self._entered, self._seen = None, ("", 0)
 
     def attempt(
-        self, entering: dict[str, Any], call: Callable[[flight.FlightCallOptions], Any], timeout_s: float
+        self,
+        entering: dict[str, Any],
+        call: Callable[[flight.FlightCallOptions], Any],
+        timeout_s: float,
+        call_s: float | None = None,
     ) -> Any:
         """The first true result of a call, or None when the time is over or the unit away."""
 
@@ -184,7 +227,7 @@ class _Unit(Caller):
                 self._entered = entering
             return call(options)
 
-        return self._wait(look, timeout_s)
+        return self._wait(look, timeout_s, call_s)
 
     def ask(self, action: str, options: flight.FlightCallOptions, **words: Any) -> Any:
         """The answer to an action."""
@@ -222,7 +265,35 @@ class _Unit(Caller):
         return found
 
 
+def _forget(unit: _Unit, options: flight.FlightCallOptions, numbers: Sequence[int]) -> Any:
+    return [unit.ask("forget", options, numbers=numbers)]
+
+
+def _end(unit: _Unit, options: flight.FlightCallOptions, complete: bool) -> Any:
+    return [unit.ask("end", options, complete=complete)]
+
+
 def _chunks(numbers: Iterable[int]) -> Iterator[list[int]]:
     numbers = list(numbers)
     for start in range(0, len(numbers), MOST):
         yield numbers[start : start + MOST]
+
+
+def _cut(rows: Mapping[int, Mapping[str, Any]]) -> Iterator[dict[int, Mapping[str, Any]]]:
+    """The rows of one put after another: at most MOST of them, of MOST_BYTES together."""
+    found, total = {}, 0
+    for number, values in rows.items():
+        size = sum(map(_size, values.values()))
+        if found and (len(found) >= MOST or total + size > MOST_BYTES):
+            yield found
+            found, total = {}, 0
+        found[number], total = values, total + size
+    if found:
+        yield found
+
+
+def _size(value: Any) -> int:
+    """Bytes of a value in a table, about: an array has its dtype and its shape beside, a string its end."""
+    if isinstance(value, np.ndarray):
+        return value.nbytes + 16 + 8 * value.ndim
+    return 8 + (len(value.encode()) if isinstance(value, str) else 0)

@@ -8,11 +8,12 @@ import pytest
 
 from configs import grpo_async as async_config
 from experiments import grpo_async
-from experiments.parts import async_check, async_units
+from experiments.parts import async_check, async_serving, async_units
 from experiments.parts.async_collect import by_tokens, ranks_of
 from experiments.parts.async_flow import Flow
 from experiments.parts.async_groups import GroupRows
 from experiments.parts.async_roles import Sampler, Trainer, pack
+from experiments.parts.async_serving import serve
 from experiments.parts.async_units import IN_UNITS, UnitFlow, UnitSampler, UnitTrainer, completion_of, shared_with
 from rl_jax.experience.admission import Counters
 from rl_jax.flow import Folder
@@ -30,8 +31,8 @@ class Here:
     """What Units is over the network, over two shelves in this process."""
 
     def __init__(self, folder):
-        self.shelves, self.known, self.ended = [Shelf(folder / str(i), index=i, count=2) for i in range(2)], set(), 0
-        self.seen = [("", 0)] * 2
+        self.shelves, self.known, self.ended = [Shelf(folder / str(i), index=i, count=2) for i in range(2)], set(), []
+        self.seen, self.away = [("", 0)] * 2, False
 
     def __len__(self):
         return 2
@@ -43,9 +44,11 @@ class Here:
     def get(self, numbers, columns):
         return [self.shelves[number % 2].get([number], columns)[number] for number in numbers]
 
-    def forget(self, numbers):
-        for number in numbers:
+    def forget(self, numbers, waits=True):
+        assert not (self.away and waits), "this one would wait"
+        for number in () if self.away else numbers:
             self.shelves[number % 2].forget([number])
+        return not self.away
 
     def news(self):
         there, gone = {}, []
@@ -56,8 +59,8 @@ class Here:
             gone += found["gone"]
         return News(there, gone)
 
-    def end(self, timeout_s):
-        self.ended += 1
+    def end(self, timeout_s, complete):
+        self.ended.append(complete)
 
     def close(self):
         pass
@@ -204,8 +207,53 @@ def test_a_trainer_hears_of_rows_and_reads_columns(units, tmp_path):
     again._poll()
     assert again.queue.numbers() == [], "a row that was trained on does not come again"
     (tmp_path / "1").mkdir()
-    again._link = side._link
+    again._link, units.away = side._link, True
+    assert again.get_state()["kept"] == [(1, [0])], "a save does not wait for a unit: it is asked again with the next"
+    units.away = False
     assert again.get_state()["kept"] == [] and units.news().gone == [0, 1]
+
+
+def test_units_know_a_trainer_from_its_begin_on(units, tmp_path, monkeypatch):
+    """It compiles before it asks for a row, and a unit that is told to stop meanwhile waits for it."""
+    monkeypatch.setattr(Trainer, "begun", lambda *_: None)
+    side, asked = trainer_of(units, tmp_path, Link()), []
+    monkeypatch.setattr(units, "news", lambda: asked.append(None) or News({}, []))
+    assert side.begun(0, {}) is side and len(asked) == 1
+    side.begun(2, {})
+    assert len(asked) == 1, "the units of a run that is complete need not be there"
+
+
+@pytest.mark.parametrize(("keep", "since"), [(2, 5000), (1, 5100), (9, 100), (None, 100)])
+def test_checkpoints_that_are_kept_for_good_need_no_rows(units, tmp_path, keep, since):
+    """checkpoint.keep_every and keep_best: of a run with them, the oldest would stay for ever, and every row."""
+    for step in (100, 4900, 5000, 5100):
+        (tmp_path / str(step)).mkdir()
+    (tmp_path / "5200.orbax-checkpoint-tmp").mkdir()
+    config, settled, steps = config_of(), [], (1, 100, 101, 5000, 5001, 5100, 5101)
+    config.checkpoint.keep = keep
+    side = UnitTrainer(units, types.SimpleNamespace(config=config), None, Link(), tmp_path)
+    side._link = types.SimpleNamespace(settle=settled.append)
+    side._kept = {step: [step] for step in steps}
+    assert side.get_state()["kept"] == [(step, [step]) for step in steps if step > since]
+    assert settled == [since]
+
+
+def test_rows_that_do_not_fit_are_refused_at_the_start():
+    config = config_of(eta=1)  # 4 rows a step
+    config.train.steps, config.checkpoint.every, config.checkpoint.keep = 1 << 20, 10, 2
+    assert async_units.most_rows(config) == 4 * (4 * 10 + 2)
+    config.checkpoint.every = (1 << 16) + 1
+    async_units.check(config, 2)
+    words = (
+        "with checkpoint.every=65537 and checkpoint.keep=2 each of 1 storage units must keep 1048600 rows.* save more"
+    )
+    with pytest.raises(ValueError, match=words):
+        async_units.check(config)
+    config.checkpoint.keep = None
+    with pytest.raises(ValueError, match="checkpoint.keep=None each of 2 storage units must keep 2097156 rows"):
+        async_units.check(config, 2)
+    config.train.steps = 100
+    async_units.check(config)
 
 
 def test_a_trainer_that_lost_a_step_gets_its_rows_again(units, tmp_path):
@@ -228,8 +276,8 @@ def test_what_is_lost_or_differs_is_named(units, tmp_path):
         alone._take(0, 1)
 
 
-def test_units_end_with_a_whole_run(units, tmp_path):
-    for version, error, ended in ((1, None, 0), (2, ValueError("x"), 0), (2, None, 1)):
+def test_units_hear_that_a_trainer_leaves_and_if_the_run_is_whole(units, tmp_path):
+    for version, error, ended in ((1, None, False), (2, ValueError("x"), False), (2, None, True)):
         link = Link()
         link.say = lambda *_: True
         side = trainer_of(units, tmp_path, link)
@@ -238,23 +286,72 @@ def test_units_end_with_a_whole_run(units, tmp_path):
             pass
         side._beat = types.SimpleNamespace(__exit__=lambda *_: None)
         side.__exit__(type(error) if error else None, error, None)
-        assert units.ended == ended
+        assert units.ended.pop() == ended and not units.ended
 
 
 def test_a_unit_is_served_until_the_run_is_complete(tmp_path, capsys):
     addresses, stop = f"grpc://127.0.0.1:1,grpc://127.0.0.1:{quiet_port()}", Stop(False)
-    assert not async_units.serve(tmp_path, addresses, 1, None, Stop(True))
+    assert not serve(tmp_path, addresses, 1, None, Stop(True), steps=2)
     client = async_units.make_units("trainer", tmp_path, addresses, None)
     found = []
-    serve = threading.Thread(target=lambda: found.append(async_units.serve(tmp_path, addresses, 1, None, stop)))
-    serve.start()
+    side = threading.Thread(target=lambda: found.append(serve(tmp_path, addresses, 1, None, stop, steps=2)))
+    side.start()
     client.put({1: {"a": 1.0}})
     client._units[1].attempt(client._entering(1), lambda options: [client._units[1].ask("end", options)], 60.0)
-    serve.join(60)
+    side.join(60)
     client.close()
     assert found == [True] and list((tmp_path / "unit_1" / "rows").glob("*.arrow"))
     assert (tmp_path / "units_token").stat().st_mode & 0o77 == 0, "the first one has made their secret"
     assert "storage unit 1 of 2 at grpc://127.0.0.1:" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("calls", "step_s", "polls"),
+    [
+        ([True] * 5 + [False], 1.0, 6),  # until the trainer has said that it leaves
+        ([True] * 99, 200.0, 4),  # it was killed: the signal comes at the first poll, and 600 s are over three later
+        ([False], 1.0, 1),
+    ],
+)
+def test_a_stopped_unit_leaves_after_its_trainer(tmp_path, monkeypatch, calls, step_s, polls):
+    """SIGTERM comes to all at once, and a trainer and its samplers end their step through the units."""
+    now, stop, asked = [0.0], Stop(False), []
+
+    class Unit:
+        address = "grpc://127.0.0.1:1"
+
+        def __init__(self, *args, **fields):
+            pass
+
+        def ended(self, timeout_s):
+            stop.received = True
+            asked.append(now[0])
+            now[0] += step_s
+            return False
+
+        attended = property(lambda self: calls[len(asked) - 1])
+
+        def close(self):
+            pass
+
+    monkeypatch.setattr(async_serving, "StorageUnit", Unit)
+    assert not serve(tmp_path, Unit.address, 0, None, stop, steps=2, clock=lambda: now[0])
+    assert len(asked) == polls
+
+
+def test_a_unit_that_did_not_hear_the_end_finds_it_on_the_disk(tmp_path, monkeypatch):
+    """Not the end of the same run before it was given more steps."""
+    asked = []
+
+    def ended(self, timeout_s):
+        asked.append(None)
+        (tmp_path / "final.json").write_text(f'{{"step": {len(asked)}}}')
+        assert len(asked) < 9
+        return False
+
+    monkeypatch.setattr(async_serving.StorageUnit, "ended", ended)
+    assert serve(tmp_path, f"grpc://127.0.0.1:{quiet_port()}", 0, None, Stop(False), steps=4)
+    assert len(asked) == 4
 
 
 @pytest.mark.parametrize(
@@ -265,9 +362,9 @@ def test_a_unit_is_served_until_the_run_is_complete(tmp_path, capsys):
         (lambda path: async_units.make_units("both", path, "grpc://a:1", None), "one process has no storage units"),
         (lambda path: async_units.make_units("trainer", path, "a:1", path), "--units=a:1: give grpc://HOST:PORT"),
         (lambda path: async_units.make_units("trainer", path, "grpc://a:1", None), "give --link_secrets=FOLDER"),
-        (lambda path: async_units.serve(path, "grpc://a:1", 1, path, None), "--unit=1: .* has 1 addresses"),
-        (lambda path: async_units.serve(path, "grpc+tls://a:1", 0, path, None), "no unit_cert.pem or no unit_key.pem"),
-        (lambda path: async_units.serve(path, "grpc://0.0.0.0:1", 0, path, None), "without TLS"),
+        (lambda path: serve(path, "grpc://a:1", 1, path, None, steps=2), "--unit=1: .* has 1 addresses"),
+        (lambda path: serve(path, "grpc+tls://a:1", 0, path, None, steps=2), "no unit_cert.pem or no unit_key.pem"),
+        (lambda path: serve(path, "grpc://0.0.0.0:1", 0, path, None, steps=2), "without TLS"),
         (
             lambda path: async_check.checked(config_of(streaming=False, columns=False, balance=True)),
             "flow.balance=True",
@@ -316,12 +413,12 @@ def test_the_command_line_reaches_each_side(tmp_path, monkeypatch, role, complet
 
     monkeypatch.setattr(grpo_async, "run", end)
     monkeypatch.setattr(grpo_async, "run_sampler", end)
-    monkeypatch.setattr(async_units, "serve", end)
+    monkeypatch.setattr(grpo_async, "serve", end)
     monkeypatch.setattr(grpo_async.stops, "note", lambda: noted.append(True))
-    grpo_async.main("config", tmp_path)
+    grpo_async.main(config_of(), tmp_path)
     ((args, fields),) = called
     if role == "unit":
-        assert args == (tmp_path, given["units"], 1, str(tmp_path), None)
+        assert args == (tmp_path, given["units"], 1, str(tmp_path), None) and fields == {"steps": 2}
     else:
         assert len(fields["units"]) == 2 and fields["units"]._units[0]._token == "a-token-of-this-test"
         link = fields["link"] if role == "trainer" else args[2]

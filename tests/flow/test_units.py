@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from rl_jax.flow import shelf
+from rl_jax.flow import shelf, units
 from rl_jax.flow.columns import TransferQueue
 from rl_jax.flow.shelf import Shelf
 from rl_jax.flow.storage import StorageUnit
@@ -157,6 +157,76 @@ def test_a_unit_that_is_away_is_missed_and_comes_back_the_same(tmp_path):
     assert client.news() == ({}, [5, 9])
     unit.close()
     client.close()
+
+
+def test_a_unit_knows_whether_a_controller_is_there(servers):
+    """Its word that it leaves is of its last life: who comes back asks for news."""
+    client = client_of(servers)
+    client._patience = 60.0
+    client.put({0: {"a": 1.0}, 1: {"a": 1.0}})
+    assert not servers[0].attended, "a sampler asks for none"
+    client.news()
+    assert servers[0].attended and servers[1].attended
+    client.end(complete=False)
+    assert not servers[0].attended and not servers[1].ended(0.0)
+    client.news()
+    assert servers[0].attended
+
+
+def test_a_unit_that_is_away_holds_nobody_who_does_not_wait(servers):
+    client = client_of(servers)
+    client._patience = 60.0
+    client.put({n: {"a": 1.0} for n in range(4)})
+    client.wait = None  # would be an error
+    servers[0].close()
+    assert not client.forget([0, 1, 2], waits=False)
+    client.end()
+    assert servers[1].ended(0.0), "the one behind it hears it"
+    client.wait = client._wait
+    assert list(servers[1]._shelf._where) == [3]
+    assert client.forget([3], waits=False) and servers[1]._shelf._where == {}
+
+
+def test_long_rows_are_put_in_several_calls(servers, monkeypatch):
+    """A sampler that comes back puts all rows that it has at once, more than a unit takes (8192 bytes)."""
+    monkeypatch.setattr(units, "MOST_BYTES", 4096, raising=False)
+    client = client_of(servers)
+    client._patience = 60.0
+    rows = {2 * n: {"a": np.full(size, n, np.uint8)} for n, size in enumerate([1500, 1500, 1500, 4200, 9, 9])}
+    client.put(rows)
+    for row, number in zip(client.get(list(rows), ["a"]), rows, strict=True):
+        np.testing.assert_array_equal(row["a"], rows[number]["a"])
+    assert sorted(map(len, servers[0]._shelf._left.values())) == [1, 1, 2, 2]
+    text = {2 * n: {"b": "é" * 1500} for n in range(6)}
+    client.put(text)
+    assert [row["b"] for row in client.get(list(text), ["b"])] == ["é" * 1500] * 6
+
+
+def test_of_a_file_no_more_is_read_than_is_asked_for(tmp_path, monkeypatch):
+    """A unit that is opened again reads no values; rows that are put again are compared, each once."""
+    rows = {n: {"a": np.arange(n), "b": f"row {n}"} for n in range(30)}
+    side, read = Shelf(tmp_path), []
+    assert side.put(rows) and side.put({n: {"c": 0.5} for n in rows})
+    side.forget([4])
+    side.close()
+    plain = shelf.from_table
+    monkeypatch.setattr(shelf, "from_table", lambda table: read.append(table.num_rows) or plain(table))
+    side = Shelf(tmp_path)
+    assert read == [] and {n: sorted(columns) for n, columns in side.news("", 0)["there"]} == {
+        n: ["a", "b", "c"] for n in rows if n != 4
+    }
+    assert side.put({n: values | {"c": 0.5} for n, values in rows.items()}) and sum(read) == 2 * 29
+    found = side.get([7, 5], ["c", "a"])
+    assert read[2:] == [2, 2] and list(found) == [7, 5] and found[5]["c"] == 0.5
+    np.testing.assert_array_equal(found[7]["a"], np.arange(7))
+    with pytest.raises(ValueError, match="column 'b' of row 9 is there with another value"):
+        side.put({8: {"b": "row 8"}, 9: {"b": "row 8"}})
+    side.close()
+    path = tmp_path / "rows" / "000000000000.arrow"
+    path.write_bytes(path.read_bytes()[:-40])
+    with pytest.raises(ValueError, match="000000000000.arrow: truncated or no rows"):
+        Shelf(tmp_path)
+    shelf.disk.unlock(tmp_path)
 
 
 SERVER = """
