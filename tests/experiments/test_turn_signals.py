@@ -113,8 +113,9 @@ def test_the_entropies_of_tokens_are_the_models_and_none_are_made_unasked(run):
     config.model.lora.update(rank=2, targets="layers/q")  # adapters that are new change nothing
     lora = make_setup(config)
     with_adapters = lora.init_params() | {"base": params}
-    teller = SimpleNamespace(_entropies=turn_entropies.reader(lora), _params=Merging(lora, lambda params: params))
-    (told,) = players.Player._told(teller, with_adapters, [played])
+    merging = Merging(lora, lambda params: params)
+    teller = SimpleNamespace(_entropies=turn_entropies.reader(lora), _params=merging, _asked=frozenset())
+    (told,) = players.Player._told(teller, with_adapters, [played], [{}])
     for ours, plain in zip(told["entropies"], found, strict=True):
         for x, y in zip(ours, plain, strict=True):
             np.testing.assert_allclose(x, y, rtol=1e-5)
@@ -212,7 +213,8 @@ class Parroted(players.Player):
 
     def __init__(self, config):
         self.envs, self._config, self._slots = Environments(Seeded), config, 100
-        self._choose = self._moments = None
+        self._choose = self._moments = self._judged = None
+        self._asked = frozenset()
 
     def _run(self, params, asks, key, kept, *, keep=True):
         return play(asks, self.envs, dialogue_of(TOKENIZER), Parrot(), LIMITS, saved=kept, keep=keep)
