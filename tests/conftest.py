@@ -39,6 +39,7 @@ if _STARTED not in os.environ.get("PYTHONPATH", "").split(os.pathsep):
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [_STARTED, os.environ.get("PYTHONPATH", "")]))
 
 import jax  # noqa: E402
+from jax._src import pjit  # noqa: E402
 
 
 def _set_fields_quickly() -> None:
@@ -76,6 +77,19 @@ def pytest_collection_finish():
     """What is imported by now stays: no search for garbage needs to pass through it."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _room_for_jitted_functions():
+    """Before a file, forgets the way into compiled programs if jax has few places left for it.
+
+    jax keeps 8,192 of them. With all taken, a new function gets none: it is slower, and its _cache_size() stays 0.
+    Nothing is compiled again.
+    """
+    for name in ("_cpp_pjit_cache_fun_only", "_cpp_pjit_cache_explicit_attributes"):
+        places = getattr(pjit, name, None)  # private to jax: a version without it only lacks this
+        if places is not None and places.size() > 0.6 * places.capacity():
+            places.clear()
 
 
 @pytest.hookimpl(trylast=True)

@@ -87,6 +87,7 @@ def test_masks_of_a_row_depend_on_its_key_only_and_bad_names_are_refused():
     draw = jax.jit(lambda keys: ours.draw_masks(keys, 2, 5)[0])
     np.testing.assert_array_equal(draw(keys)[2:], draw(keys[::-1])[1::-1])
     masked, weights = map(np.asarray, ours.draw_masks(keys, 1, 5, how="all"))
+    assert masked.shape == (len(keys), 1, 5) and weights.shape == (len(keys), 1)
     assert np.all(masked) and np.all(weights == 1.0)
     with pytest.raises(ValueError, match="masking='some' is none of count"):
         ours.draw_masks(keys, 1, 5, how="some")

@@ -95,6 +95,11 @@ def test_held_outputs_by_hand():
         np.testing.assert_allclose(grad, 2 * gaps * np.array(seen)[:, None] / max(sum(seen), 1))
 
 
+def test_what_a_task_had_before_is_data():
+    weights, before, seen = np.float32([[1, 2]]), np.float32([[1, 0]]), np.array([True])
+    assert not np.any(jax.grad(losses.held_outputs, argnums=1)(weights, before, seen))
+
+
 def test_the_step_ahead_is_adams_on_the_tasks_own_loss():
     """One update at beta 1 by hand: the gradient of the second term is taken where Adam's step would lead."""
     params, before, _ = given()

@@ -205,3 +205,11 @@ def test_bad_arguments():
         compare.all_pairs(scores, present, links.logistic, rewards=rewards, reduce="max")
     with pytest.raises(AssertionError):
         compare.pro(scores, present, links.logistic, rewards=rewards[:, :2])
+
+
+def test_a_prompt_whose_labels_are_all_zero_loses_nothing():
+    scores, present = jnp.array([[0.5, -1.0]]), jnp.ones((1, 2), bool)
+    for labels in (jnp.zeros((1, 2)), jnp.array([[0.25, 0.25]])):
+        found = compare.label_softmax(scores, present, links.logistic, rewards=labels)
+        expected = -np.asarray(jax.nn.log_softmax(scores, axis=1)).mean() if labels.any() else 0.0
+        np.testing.assert_allclose(found, [expected], rtol=1e-6)
