@@ -40,12 +40,12 @@ absl_flags.DEFINE_string(
     "replay", None, "workdir of a run whose schedule.jsonl decides, in place of the clock", allow_override=True
 )
 absl_flags.DEFINE_enum(
-    "role", "both", (*ROLES, "unit"), "one process, or one of several with the same config", allow_override=True
+    "role", "both", (*ROLES, "unit"), "one process, or one of several", allow_override=True
 )
 absl_flags.DEFINE_integer("sampler", 0, "with --role=sampler: which one of config.flow.samplers, from 0")
 absl_flags.DEFINE_integer("unit", 0, "with --role=unit: which one of --units, from 0")
 absl_flags.DEFINE_string(
-    "units", "", "grpc://HOST:PORT,...: storage units, through which rows move as they end; with flow.columns"
+    "units", "", "grpc://HOST:PORT,...: storage units of rows; with flow.columns"
 )
 absl_flags.DEFINE_string(
     "link", "", "a folder (default: in workdir), grpc://HOST:PORT or grpc+tls://HOST:PORT", allow_override=True
@@ -53,7 +53,7 @@ absl_flags.DEFINE_string(
 absl_flags.DEFINE_string(
     "link_secrets",
     None,
-    "folder of token, cert.pem and (trainer) key.pem, of a grpc link or --units",
+    "folder of token, cert.pem and (trainer) key.pem",
     allow_override=True,
 )
 

@@ -33,7 +33,7 @@ MAIN: dict[str, tuple[str, ...]] = {
     "grpo": (_START, _ROLLOUTS + _ENGINE, "algorithm.shaping algorithm.advantage " + _LOSS, _TRAIN, _END),
     "grpo_async": (
         _START,
-        "flow.eta flow.age flow.order flow.schedule flow.in_flight",
+        "flow.eta flow.age flow.schedule flow.in_flight",
         _ROLLOUTS,
         "algorithm.advantage algorithm.behavior_weight algorithm.surrogate algorithm.aggregate",
         _TRAIN,
