@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow
 from pyarrow import flight
 
+from rl_jax.flow import streams
 from rl_jax.flow.flight import check_token
 
 _POLL_S = 0.05
@@ -49,6 +50,17 @@ class Caller:
     def _ask(self, action: str, options: flight.FlightCallOptions, **words: Any) -> Any:
         request = flight.Action(action, json.dumps(words).encode())
         return json.loads(next(iter(self._client.do_action(request, options))).body.to_pybytes())
+
+    def _stored(self, path: bytes, flat, options: flight.FlightCallOptions) -> bool:
+        """Puts arrays by name as one stream. Whether the server says that they are stored."""
+        descriptor = flight.FlightDescriptor.for_path(path)
+        writer, reader = self._client.do_put(descriptor, streams.schema(streams.header(flat)), options)
+        with writer:
+            for piece in streams.pieces(flat):
+                writer.write_batch(piece)
+            writer.done_writing()
+            answer = reader.read()
+        return answer is not None and answer.to_pybytes() == b"stored"
 
     def _wait(
         self, look: Callable[[flight.FlightCallOptions], Any], timeout_s: float, call_s: float | None = None

@@ -89,20 +89,18 @@ class FlightTrainer:
         keep: int = KEEP,
         max_group: int = MAX_GROUP,
     ):
-        check_reach(host, tls, trusted_network)
-        check_token(token)
-        check_port(host, port)
+        address = checked_address(host, port, token=token, tls=tls, trusted_network=trusted_network)
         self._store = Folder(folder, role="both", max_waiting=max_waiting, keep=keep)
         self._memory, self._lock = Memory(keep), threading.Lock()
         self._sides, self._waited = set(), set()  # who has asked for a word; who has not heard the last one
         self._said, self._heard = None, threading.Event()
         self._heard.set()  # there is nothing to hear
         try:
-            self._server = _Server(self, f"{'grpc+tls' if tls else 'grpc'}://{host}:{port}", token, tls, max_group)
+            self._server = _Server(self, address(port), token, tls, max_group)
         except Exception:
             self._store.close()
             raise
-        self.address = f"{'grpc+tls' if tls else 'grpc'}://{host}:{self._server.port}"
+        self.address = address(self._server.port)
 
     def resume(self, step: int) -> None:
         """See `protocol.Link`. The last weights up to this step are read from the folder: a sampler may be behind."""
@@ -262,6 +260,19 @@ def words_of(content: bytes) -> dict[str, Any]:
     if not isinstance(words, dict):
         raise ValueError("a request is a JSON object")
     return words
+
+
+def checked_address(host: str, port: int, *, token: str, tls, trusted_network: bool) -> Callable[[int], str]:
+    """What a server needs before it listens: port -> its address, "grpc://HOST:PORT", with TLS grpc+tls.
+
+    Raises:
+      ValueError: if the token is no secret, or others could listen.
+      OSError: if another process has the port.
+    """
+    check_reach(host, tls, trusted_network)
+    check_token(token)
+    check_port(host, port)
+    return lambda port: f"{'grpc+tls' if tls else 'grpc'}://{host}:{port}"
 
 
 def check_reach(host: str, tls: tuple[bytes, bytes] | None, trusted_network: bool) -> None:

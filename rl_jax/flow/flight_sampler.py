@@ -104,14 +104,7 @@ class FlightSampler(Caller):
         if not self._ask("room", options) and group.number not in self._ask("known", options, numbers=[group.number]):
             return False
         flat = {"group": np.frombuffer(payload.to_bytes(group), np.uint8)}
-        descriptor = flight.FlightDescriptor.for_path(b"group")
-        writer, reader = self._client.do_put(descriptor, streams.schema(streams.header(flat)), options)
-        with writer:
-            for piece in streams.pieces(flat):
-                writer.write_batch(piece)
-            writer.done_writing()
-            answer = reader.read()
-        return answer is not None and answer.to_pybytes() == b"stored"
+        return self._stored(b"group", flat, options)
 
     def known(self, numbers: Sequence[int]) -> set[int]:
         """See `protocol.Link`.

@@ -29,7 +29,7 @@ import pyarrow
 from pyarrow import flight
 
 from rl_jax.flow.calls import OPTIONS, UNREACHABLE
-from rl_jax.flow.flight import LINGER_S, TokenCheck, check_port, check_reach, check_token
+from rl_jax.flow.flight import LINGER_S, TokenCheck, check_token, checked_address
 
 HOLD_S = 1.0  # that a call waits for a request
 CALL_S = 60.0  # for a call, the transfer included
@@ -132,13 +132,11 @@ class RequestServer:
         trusted_network: bool = False,
         check: Callable[[Any], str] = lambda words: "",
     ):
-        check_reach(host, tls, trusted_network)
-        check_token(token)
-        check_port(host, port)
+        address = checked_address(host, port, token=token, tls=tls, trusted_network=trusted_network)
         self._lock, self._sessions, self._fresh, self._check = threading.Condition(), {}, {}, check
         self._end, self._heard, self._replaced = None, set(), set()
-        self._server = _Server(self, f"{'grpc+tls' if tls else 'grpc'}://{host}:{port}", token, tls)
-        self.address = f"{'grpc+tls' if tls else 'grpc'}://{host}:{self._server.port}"
+        self._server = _Server(self, address(port), token, tls)
+        self.address = address(self._server.port)
 
     def connection(self, worker: str, timeout_s: float) -> Connection:
         """The worker's newest connection that nobody has yet; waits for one. Raises TimeoutError if none comes."""

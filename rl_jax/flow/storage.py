@@ -19,7 +19,7 @@ import pyarrow
 from pyarrow import flight
 
 from rl_jax.flow import streams
-from rl_jax.flow.flight import TokenCheck, check_port, check_reach, check_token, words_of
+from rl_jax.flow.flight import TokenCheck, checked_address, words_of
 from rl_jax.flow.shelf import MAX_ROWS, Shelf, from_bytes, to_bytes
 
 MAX_PUT = 256 << 20  # bytes of one put
@@ -63,17 +63,14 @@ class StorageUnit:
         max_rows: int = MAX_ROWS,
         max_put: int = MAX_PUT,
     ):
-        check_reach(host, tls, trusted_network)
-        check_token(token)
-        check_port(host, port)
+        address = checked_address(host, port, token=token, tls=tls, trusted_network=trusted_network)
         self._shelf, self._over = Shelf(folder, index=index, count=count, max_rows=max_rows), threading.Event()
-        scheme = "grpc+tls" if tls else "grpc"
         try:
-            self._server = _Server(self._shelf, self._over, f"{scheme}://{host}:{port}", token, tls, max_put)
+            self._server = _Server(self._shelf, self._over, address(port), token, tls, max_put)
         except Exception:
             self._shelf.close()
             raise
-        self.address = f"{scheme}://{host}:{self._server.port}"
+        self.address = address(self._server.port)
 
     def ended(self, timeout_s: float) -> bool:
         """Whether the controller has said that the work is done; waits for it."""

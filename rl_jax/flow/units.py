@@ -235,15 +235,7 @@ class _Unit(Caller):
 
     def put(self, content, options: flight.FlightCallOptions) -> bool:
         """False if the unit is full."""
-        flat = {"rows": content}
-        descriptor = flight.FlightDescriptor.for_path(b"rows")
-        writer, reader = self._client.do_put(descriptor, streams.schema(streams.header(flat)), options)
-        with writer:
-            for piece in streams.pieces(flat):
-                writer.write_batch(piece)
-            writer.done_writing()
-            answer = reader.read()
-        return answer is not None and answer.to_pybytes() == b"stored"
+        return self._stored(b"rows", {"rows": content}, options)
 
     def get(self, words: dict[str, Any], options: flight.FlightCallOptions) -> dict[int, dict[str, Any]]:
         """Rows. Raises LookupError if one is not there."""
