@@ -10,7 +10,6 @@ Source: arXiv 2501.09766 (iTool), its code (zeng-yirong/iTool, mcts/mcts_vllm.py
 get_perference_data; mcts/utils.py: EVAL_PROMPT_with_GT). Of the paper its abstracts were read, not its method.
 """
 
-import math
 import random
 from collections.abc import Sequence
 
@@ -18,7 +17,7 @@ import numpy as np
 
 from rl_jax.experience.branching import Point
 from rl_jax.experience.trajectory import Trajectory
-from rl_jax.experience.tree_search import ROOT, Node, descend, grown, paths
+from rl_jax.experience.tree_search import ROOT, Node, by_confident_value, paths
 
 OWN_VALUE, GUESS = "own_value", "guess"  # of a turn's numbers
 WEIGHTS = (1.0, 0.1, -1.0, -2.0)  # of the grades excellent, acceptable, fair, poor
@@ -67,16 +66,8 @@ def by_judgement(
     Raises:
       ValueError: if a setting is out of its range, or an episode has no judgement.
     """
-    if explore < 0 or actions < 0:
-        raise ValueError(f"explore={explore} and actions={actions} must not be below 0")
-    tree, values = grown(found), node_values(found)
-
-    def worth(node: Node, before: Node) -> float:
-        visits = tree.visits[node] + 1
-        total = math.log(max(tree.visits[before], 1))
-        return values[node] / visits + explore * tree.confidence[node] * math.sqrt(total / visits)
-
-    return descend(tree, count, dice, lambda node, number: number <= actions, worth)
+    values = node_values(found)
+    return by_confident_value(found, count, dice, lambda tree, node: values[node], explore, actions)
 
 
 def node_values(found: Sequence[Trajectory]) -> dict[Node, float]:

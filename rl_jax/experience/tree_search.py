@@ -89,6 +89,33 @@ def by_confidence(
     Raises:
       ValueError: if a setting is out of its range.
     """
+    return by_confident_value(found, count, dice, lambda tree, node: sum(tree.returns[node]), explore, actions)
+
+
+def by_confident_value(
+    found: Sequence[Trajectory],
+    count: int,
+    dice: random.Random,
+    value: Callable[["Tree", Node], float],
+    explore: float,
+    actions: int,
+) -> list[Point]:
+    """The search of `by_confidence` with any V.
+
+    Args:
+      found: the group's episodes so far; a parent stands before its branches.
+      count: how many to begin.
+      dice: breaks ties.
+      value: (the tree, a node) -> V.
+      explore: weight of the exploration.
+      actions: turns sampled at a node before it is passed, less one.
+
+    Returns:
+      As branching.at_random.
+
+    Raises:
+      ValueError: if a setting is out of its range.
+    """
     if explore < 0 or actions < 0:
         raise ValueError(f"explore={explore} and actions={actions} must not be below 0")
     tree = grown(found)
@@ -96,7 +123,7 @@ def by_confidence(
     def worth(node: Node, before: Node) -> float:
         visits = tree.visits[node] + 1
         total = math.log(max(tree.visits[before], 1))
-        return sum(tree.returns[node]) / visits + explore * tree.confidence[node] * math.sqrt(total / visits)
+        return value(tree, node) / visits + explore * tree.confidence[node] * math.sqrt(total / visits)
 
     return descend(tree, count, dice, lambda node, number: number <= actions, worth)
 
