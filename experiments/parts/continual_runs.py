@@ -11,12 +11,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from experiments.parts import control_runs, control_setup, offline_data
-from experiments.parts.offline_runs import check_one_device
+from experiments.parts import control_runs, control_setup, offline_data, offline_runs
 from rl_jax.control import offline
 from rl_jax.control.offline import continual
 from rl_jax.control.offline import data as datasets
-from rl_jax.control.offline import recipe as recipes
 from rl_jax.core.binding import bind
 from rl_jax.models.agents.continual_networks import make_continual_networks
 from rl_jax.rollout.envs.steps import memoryless
@@ -120,7 +118,7 @@ def make_continual_run(config, *, parts: int = 1, axis_name: str | None = None):
     Returns:
       (init, advance, params).
     """
-    check_one_device(config, parts)
+    offline_runs.check_one_device(config, parts)
     check_fields(config)
     configs, settings, fields = task_configs(config), control_setup.settings_of(config), config.continual
     env, per_task, tasks = control_setup.load_env(config, 1), updates_per_task(config), len(configs)
@@ -133,15 +131,8 @@ def make_continual_run(config, *, parts: int = 1, axis_name: str | None = None):
 
     def fit_of(values: dict[str, jax.Array]):
         result = control_setup.with_values(settings, values)
-        adam = dict(result["train"]["optimizer"])
-        return recipes.make_fit(
-            bind(result["algorithm"], offline)(networks),
-            adam.pop("learning_rate"),
-            batch_size=config.train.batch_size,
-            max_grad_norm=config.train.max_grad_norm,
-            sample=continual.sample_tasks,
-            **adam,
-        )
+        recipe = bind(result["algorithm"], offline)(networks)
+        return offline_runs.fit_of(config, result, recipe, sample=continual.sample_tasks)
 
     def policy(params, observations: jax.Array) -> jax.Array:
         return single.distribution.mode(single.policy(params, observations))

@@ -4,13 +4,13 @@ A task begins with the steps of dataset.behaviours. After every row of metrics t
 world's known reward) acts in every task: that is its evaluation, and in the newest task its steps join the data.
 """
 
+import functools
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from experiments.parts import continual_runs, control_setup, offline_data
-from experiments.parts.offline_runs import check_one_device
+from experiments.parts import continual_runs, control_setup, offline_data, offline_runs
 from rl_jax.control import dynamics, offline
 from rl_jax.control.offline import hypernetwork
 from rl_jax.control.transitions import Transitions
@@ -139,7 +139,7 @@ def make_hyper_run(config, *, parts: int = 1, axis_name: str | None = None):
     Raises:
       ValueError: if the actions are finitely many, or the world's reward is not known to a planner.
     """
-    check_one_device(config, parts)
+    offline_runs.check_one_device(config, parts)
     continual_runs.check_fields(config)
     configs, settings = continual_runs.task_configs(config), control_setup.settings_of(config)
     env, per_task, tasks = control_setup.load_env(config, 1), continual_runs.updates_per_task(config), len(configs)
@@ -157,12 +157,8 @@ def make_hyper_run(config, *, parts: int = 1, axis_name: str | None = None):
 
     def fit_of(values: dict[str, jax.Array]):
         result = control_setup.with_values(settings, values)
-        adam = dict(result["train"]["optimizer"])
-        rate = adam.pop("learning_rate")
-        sizes = dict(batch_size=config.train.batch_size, max_grad_norm=config.train.max_grad_norm)
-        return hypernetwork.make_hyper_fit(
-            networks, bind(result["algorithm"], offline)(networks), rate, **sizes, **adam
-        )
+        make = functools.partial(hypernetwork.make_hyper_fit, networks)
+        return offline_runs.fit_of(config, result, bind(result["algorithm"], offline)(networks), make)
 
     def planned(k: int, weights: jax.Array, key: jax.Array) -> tuple[jax.Array, Transitions]:
         """The planner in task k with these weights: (its return, its steps [M])."""

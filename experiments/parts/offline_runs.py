@@ -181,6 +181,13 @@ def make_estimate(config, networks) -> Callable:
     return estimate
 
 
+def fit_of(config, values, recipe, make: Callable = recipes.make_fit, **options):
+    """(begin, fit) of a recipe. values: algorithm and train of a run; make: takes what recipes.make_fit takes."""
+    adam = dict(values["train"]["optimizer"])
+    sizes = dict(batch_size=config.train.batch_size, max_grad_norm=config.train.max_grad_norm)
+    return make(recipe, adam.pop("learning_rate"), **sizes, **options, **adam)
+
+
 def make_offline_run(config, *, parts: int = 1, axis_name: str | None = None):
     """Makes the pure functions of one run, as control_runs.make_run.
 
@@ -204,17 +211,8 @@ def make_offline_run(config, *, parts: int = 1, axis_name: str | None = None):
     def parts_of(values: dict[str, jax.Array]):
         result = control_setup.with_values(settings, values)
         own = method(config, networks, result["algorithm"])
-        adam = dict(result["train"]["optimizer"])
-        fit = recipes.make_fit(
-            own.recipe,
-            adam.pop("learning_rate"),
-            batch_size=config.train.batch_size,
-            max_grad_norm=config.train.max_grad_norm,
-            shares=tuple(config.dataset.mixing),
-            sample=own.sample,
-            **adam,
-        )
-        return own, *fit
+        options = dict(shares=tuple(config.dataset.mixing), sample=own.sample)
+        return own, *fit_of(config, result, own.recipe, **options)
 
     def init(key: jax.Array, values: dict[str, jax.Array]) -> OfflineState:
         init_key, load_key, fit_key = jax.random.split(key, 3)

@@ -12,7 +12,6 @@ import jax.numpy as jnp
 
 from experiments.parts import control_runs, control_setup, offline_data, offline_runs
 from rl_jax.control.offline import data as datasets
-from rl_jax.control.offline import recipe as recipes
 from rl_jax.control.transitions import Transitions
 from rl_jax.rollout.envs.steps import collect, start
 from rl_jax.training.step import TrainState
@@ -132,16 +131,8 @@ def make_online_run(config, *, parts: int = 1, axis_name: str | None = None):
     def parts_of(values: dict[str, jax.Array]):
         result = control_setup.with_values(settings, values)
         own = offline_runs.step_method(config, networks, result["algorithm"])
-        adam = dict(result["train"]["optimizer"])
-        fit = recipes.make_fit(
-            own.recipe,
-            adam.pop("learning_rate"),
-            batch_size=config.train.batch_size,
-            max_grad_norm=config.train.max_grad_norm,
-            sample=make_sample(recorded, fields.mixing),
-            **adam,
-        )
-        return own, *fit
+        sample = make_sample(recorded, fields.mixing)
+        return own, *offline_runs.fit_of(config, result, own.recipe, sample=sample)
 
     def init(key: jax.Array, values: dict[str, jax.Array]) -> OnlineState:
         init_key, load_key, fit_key, env_key = jax.random.split(key, 4)
