@@ -22,7 +22,7 @@ from experiments.parts.async_beats import TRAINER, Beat, Waiting, Watch, wait
 from experiments.parts.async_clock import make_exchange
 from experiments.parts.async_flow import Flow, part_of, rule_of
 from experiments.parts.async_groups import GroupRows, completion_of, trajectory_of
-from experiments.parts.async_shared import differences, shared_fields
+from experiments.parts.async_shared import differences, oldest_resumed, shared_fields
 from experiments.parts.async_shares import WHOLE, Share, check_several, names_of, shares_clock
 from experiments.parts.run import Run, Step
 from experiments.parts.sample_groups import Collected
@@ -168,13 +168,7 @@ class Trainer:
         return {"counters": list(self.counters)}
 
     def _resumed_from(self) -> int | None:
-        """The oldest step that a resume falls back to, if there is a checkpoint: of the newest `checkpoint.keep`.
-
-        Those of keep_every and keep_best are for other uses: with them the first would stay for ever, and all groups.
-        """
-        saved = sorted(int(path.name) for path in self._checkpoints.glob("*") if path.name.isdecimal())
-        newest = saved if self._keep is None else saved[-self._keep :]
-        return newest[0] if newest else None
+        return oldest_resumed(self._checkpoints, self._keep)
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Continues from a state. Raises ValueError if it is that of one process."""

@@ -1,6 +1,7 @@
 """The part of a config that two processes of one run must have alike, and what is said if they do not."""
 
 import json
+import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -27,3 +28,14 @@ def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
     differ = sorted(name for name in ours | theirs if ours.get(name) != theirs.get(name))
     few = "; ".join(f"{name}={ours.get(name)!r} here, {theirs.get(name)!r} there" for name in differ[:4])
     return f"{len(differ)} fields differ: {few}" if differ else ""
+
+
+def oldest_resumed(checkpoints: pathlib.Path, keep: int | None) -> int | None:
+    """The oldest step that a resume falls back to, if there is a checkpoint: of the newest `keep` (None: of all).
+
+    Those of checkpoint.keep_every and keep_best are for other uses: with them the first would stay for ever, and what a
+    link holds since.
+    """
+    saved = sorted(int(path.name) for path in checkpoints.glob("*") if path.name.isdecimal())
+    newest = saved if keep is None else saved[-keep:]
+    return newest[0] if newest else None
