@@ -22,7 +22,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from experiments.parts.async_beats import TRAINER, Beat, Ended, Waiting, Watch, wait
-from experiments.parts.async_shared import differences, shared_fields
+from experiments.parts.async_shared import differences, oldest_resumed, shared_fields
 from experiments.parts.control_actors import kept_versions, layout_of, make_actors
 from rl_jax.flow import Group, Link, payload
 from rl_jax.flow.requests import RequestServer
@@ -121,7 +121,7 @@ class LinkedSegments:
     Args:
       config: of the program.
       link: the trainer's side.
-      checkpoints: folder of the run's checkpoints; segments are forgotten when no checkpoint needs them.
+      checkpoints: folder of the run's checkpoints; segments are forgotten when none of the newest needs them.
 
     Attributes:
       kept: see OwnSegments.
@@ -181,10 +181,9 @@ class LinkedSegments:
         self._link.publish(version, {"params": np.array(params)})
 
     def settle(self) -> None:
-        """Forgets the segments that no checkpoint needs."""
-        saved = [int(path.name) for path in self._checkpoints.glob("*") if path.name.isdecimal()]
-        if saved:
-            self._link.settle(min(saved))
+        """Forgets the segments that no resume needs."""
+        if (oldest := oldest_resumed(self._checkpoints, self._config.checkpoint.keep)) is not None:
+            self._link.settle(oldest)
 
     def close(self) -> None:
         """Tells the policy workers that this is the end."""

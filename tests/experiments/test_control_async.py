@@ -434,3 +434,16 @@ def test_what_actors_cannot_do_is_refused():
         control_async.run(small(program="control_ppo"), pathlib.Path("unused"))
     with pytest.raises(ValueError, match="choose at most one environment, not cartpole, shuttle"):
         configs.get_config("cartpole,shuttle")
+
+
+@pytest.mark.parametrize(("keep", "since"), [(2, 5000), (None, 100)])
+def test_a_checkpoint_that_is_kept_for_good_holds_no_segments(tmp_path, keep, since):
+    """checkpoint.keep_every and keep_best: the oldest would stay for ever, and every segment since."""
+    for step in (100, 4900, 5000, 5100):
+        (tmp_path / "checkpoints" / str(step)).mkdir(parents=True)
+    config, settled = small(), []
+    config.checkpoint.keep = keep
+    trainer = control_roles.LinkedSegments(config, make_link("trainer", tmp_path, ""), tmp_path / "checkpoints")
+    trainer._link = types.SimpleNamespace(settle=settled.append)
+    trainer.settle()
+    assert settled == [since]
