@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import chex
-import jax
 
 from rl_jax.core.types import Params
 from rl_jax.models.agents.torso import dense, linear, make_torso
@@ -41,8 +40,3 @@ def make_net(inputs: int, outputs: int, *, hidden: tuple[int, ...] = (64,), acti
         return linear(torso.apply(params, x), params["head"])
 
     return Net(init, apply)
-
-
-def scaled_head(params: Params, factor: float | jax.Array) -> Params:
-    """The params with the head's kernel times `factor`: 0 makes the first outputs 0."""
-    return params | {"head": params["head"] | {"kernel": params["head"]["kernel"] * factor}}
