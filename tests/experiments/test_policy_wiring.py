@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from experiments import grpo, ppo
-from experiments.parts import critic_stages, packers, policy, policy_steps
+from experiments.parts import actor_critic, critic_stages, packers, policy, policy_steps
 from experiments.parts.actor_critic import LearnerState
 from experiments.parts.judging import Judged
 from experiments.parts.sample_groups import Collected
-from rl_jax.core.types import Packed, PolicyBatch, TokenBatch, TokenScores, Turns
+from rl_jax.core.types import Packed, PolicyBatch, Rollout, TokenBatch, TokenScores, Turns
 from rl_jax.ppo import PPOBatch
 from rl_jax.rewards.pool import RewardResult
 from tests.experiments.small import config as small_config
@@ -123,6 +123,78 @@ def test_components_that_credit_may_ask_for():
     found = policy.arrays_of(collected(terms))
     assert set(found) == {"components", "difficulty"} and found["difficulty"] is hard
     np.testing.assert_array_equal(found["components"], [[0], [1]])
+
+
+# --- The credit ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def plain_credit(monkeypatch):
+    """Steps of `assign` that are not looked at here do nothing; returns what the estimator was given."""
+    given, same = {}, lambda first, *_: first
+
+    def assign(*choices, **available):
+        given.update(available, rollout=choices[-2 if len(choices) == 3 else -3])
+        return BATCH if len(choices) == 3 else (PPOBatch(BATCH, None, None), {})
+
+    for place in (policy, actor_critic):
+        monkeypatch.setattr(place.schedules, "in_credit", same)
+        monkeypatch.setattr(place.foreign_rows, "with_behavior", same)
+        monkeypatch.setattr(place.trackers, "weigh", same)
+        monkeypatch.setattr(place.trackers, "known", lambda *_: {"known": 1})
+        monkeypatch.setattr(place.turn_signals, "in_loss", lambda objective: {"signal"})
+    monkeypatch.setattr(policy.credit, "assign", assign)
+    monkeypatch.setattr(policy.credit, "token_rewards", lambda *_, **__: types.SimpleNamespace(rows="earned"))
+    monkeypatch.setattr(actor_critic.ppo, "assign", assign)
+    monkeypatch.setattr(actor_critic, "make_objective", lambda config: None)
+    monkeypatch.setattr(actor_critic, "make_estimator", lambda config: None)
+    monkeypatch.setattr(actor_critic.turn_critics, "earned_early", lambda rewards, mask: ("early", rewards, mask))
+    return given
+
+
+BATCH = PolicyBatch(None, None, None, "sampled", None, None, extras={"kept": 1})
+NAMED = {"turns": "numbers", "signal": "s", "other": "o"}
+SCORES = TokenScores(np.float32([[3.0]]), "entropies", "squares")
+
+
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_credit_sees_the_scores_there_are(config, plain_credit, epochs):
+    """implicit_rewards are log pi - log pi_ref; with several updates the old log-probs are the policy's own."""
+    with config.unlocked():
+        config.train.epochs, config.sample.group_size = epochs, 6
+    for before, reference in ((None, None), (None, np.float32([[1.0]])), (SCORES, None), (SCORES, np.float32([[1.0]]))):
+        batch, earned = policy.make_assign(config)("rollout", None, before, reference, "key", {}, NAMED)
+        scored, compared = before is not None, before is not None and reference is not None
+        found = [plain_credit[name] for name in ("log_probs", "entropy", "sum_pi_squared")]
+        assert found == (list(SCORES) if scored else [None] * 3)
+        assert plain_credit["implicit_rewards"] == (2.0 if compared else None)
+        assert plain_credit["ref_log_probs"] is reference and plain_credit["rollout"] == "rollout"
+        assert {plain_credit[name] for name in ("group_size", "key", "known", "other")} == {6, "key", 1, "o"}
+        assert batch.old_log_probs == (SCORES.log_probs if scored and epochs == 2 else "sampled")
+        assert batch.extras == {"kept": 1, "signal": "s"} and earned == "earned"
+
+
+@pytest.mark.parametrize("of_turns", [False, True])
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_ppos_credit_of_turns(config, plain_credit, monkeypatch, of_turns, epochs):
+    """Critics of turns read in the loss which turn a token is of; what a turn earns stands on its tokens."""
+    monkeypatch.setattr(actor_critic, "has_targets", lambda config: of_turns)
+    with config.unlocked():
+        config.train.epochs = epochs
+    assign = actor_critic.make_assign(config)
+    for turns in (None, types.SimpleNamespace(rewards="paid")):
+        rollout = Rollout(None, "mask", None, None, None, None, turns=turns)
+        batch, _ = assign(rollout, None, "values", SCORES, None, "key", {}, NAMED)
+        assert batch.policy.extras == {"kept": 1, "signal": "s"} | ({"turns": "numbers"} if of_turns else {})
+        assert plain_credit["rollout"].token_rewards == (None if turns is None else ("early", "paid", "mask"))
+        assert batch.policy.old_log_probs == ("sampled" if epochs == 1 else SCORES.log_probs)
+
+
+def test_configs_of_before_there_was_a_choice_score_in_one_part(config):
+    assert policy.score_micro_batches(config) == config.score.micro_batches
+    with config.unlocked():
+        del config.score.micro_batches
+    assert policy.score_micro_batches(config) == 1
 
 
 # --- The sizes -------------------------------------------------------------------------------------------------------
