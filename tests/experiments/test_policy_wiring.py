@@ -1,5 +1,6 @@
 """What a step asks for, and hands on: experiments.parts.policy, policy_steps and packers, without a model."""
 
+import inspect
 import types
 
 import jax
@@ -14,6 +15,7 @@ from experiments.parts.sample_groups import Collected
 from rl_jax.core.types import Packed, PolicyBatch, Rollout, TokenBatch, TokenScores, Turns
 from rl_jax.ppo import PPOBatch
 from rl_jax.rewards.pool import RewardResult
+from rl_jax.rollout.lm.sampling import Sampling
 from tests.experiments.small import config as small_config
 
 
@@ -195,6 +197,51 @@ def test_configs_of_before_there_was_a_choice_score_in_one_part(config):
     with config.unlocked():
         del config.score.micro_batches
     assert policy.score_micro_batches(config) == 1
+
+
+# --- The programs ----------------------------------------------------------------------------------------------------
+
+
+def reads(*names):
+    """A choice of a config that asks for these arrays."""
+    parameters = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in names]
+    choice = lambda **asked: None  # noqa: E731
+    choice.__signature__ = inspect.Signature(parameters)
+    return choice
+
+
+@pytest.mark.parametrize("asked", [(), ("greedy_rewards",), ("sum_pi_squared",), ("reference_rewards",)])
+def test_programs_are_made_where_credit_asks_for_them(config, monkeypatch, asked):
+    """Of greedy answers there is one per prompt, by the likeliest token; of references as many as the config says."""
+    scorers = []
+
+    def make_scorer(setup, *, sum_pi_squared=False):
+        scorers.append(sum_pi_squared)
+        return sum_pi_squared
+
+    rule = types.SimpleNamespace(advantage=reads(*asked), shape=reads())
+    monkeypatch.setattr(policy, "make_credit", lambda config: rule)
+    monkeypatch.setattr(policy, "make_scorer", make_scorer)
+    monkeypatch.setattr(policy, "make_loss", lambda setup, score: ("loss of", score))
+    monkeypatch.setattr(policy, "make_sampler", lambda setup, prompts, **options: (prompts, options))
+    monkeypatch.setattr(policy, "make_trainer", lambda setup, settings, loss_fn, *_, **__: (loss_fn, "state"))
+    monkeypatch.setattr(policy.mirror, "with_term", lambda setup, loss_fn, objective: loss_fn)
+    monkeypatch.setattr(policy, "jit_score", lambda score, setup: score)
+    with config.unlocked():
+        config.sample.update(references=5, group_size=3, prompts_per_step=2)
+        config.rollout.update(temperature=0.7, completion_length=9)
+    tokenizer = types.SimpleNamespace(eos_ids=(4,), pad_id=6)
+    setup = types.SimpleNamespace(config=config, rollout=None, task=types.SimpleNamespace(tokenizer=tokenizer))
+    programs, state = policy.build(setup, None)
+    common = dict(completion_length=9, eos_ids=(4,), pad_id=6)
+    drawn = dict(sampling=Sampling(0.7), **common)
+    assert programs.generate == (2, dict(group_size=3, **drawn))
+    assert programs.greedy == (
+        (2, dict(group_size=1, sampling=Sampling(top_k=1), **common)) if "greedy_rewards" in asked else None
+    )
+    assert programs.references == ((2, dict(group_size=5, **drawn)) if "reference_rewards" in asked else None)
+    assert programs.score is ("sum_pi_squared" in asked) and programs.train_step == ("loss of", False)
+    assert state == "state"
 
 
 # --- The sizes -------------------------------------------------------------------------------------------------------
