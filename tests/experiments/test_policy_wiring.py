@@ -16,6 +16,7 @@ from rl_jax.core.types import Packed, PolicyBatch, Rollout, TokenBatch, TokenSco
 from rl_jax.ppo import PPOBatch
 from rl_jax.rewards.pool import RewardResult
 from rl_jax.rollout.lm.sampling import Sampling
+from rl_jax.training import sharding
 from tests.experiments.small import config as small_config
 
 
@@ -244,6 +245,43 @@ def test_programs_are_made_where_credit_asks_for_them(config, monkeypatch, asked
     assert state == "state"
 
 
+@pytest.mark.parametrize("shared", [False, True])
+def test_ppos_programs_are_the_policys_and_the_critics(config, monkeypatch, shared):
+    own = policy.PolicyPrograms("generate", "score", "train_step", "assign", references="references")
+    trained = []
+
+    def make_trainer(setup, settings, loss_fn, params, trackers=()):
+        trained.append((settings.micro_batches, params, trackers))
+        return "step", "trained"
+
+    objective = types.SimpleNamespace(pairs=2, num_outputs=lambda: 1)
+    everywhere = sharding.replicated(sharding.make_mesh(sharding.parse_mesh("data:1"), jax.devices()[:1]))
+    monkeypatch.setattr(actor_critic, "make_objective", lambda config: objective)
+    monkeypatch.setattr(actor_critic, "make_assign", lambda config: lambda *_: None)
+    monkeypatch.setattr(actor_critic.critics, "start", lambda *_, **__: ("critic's params", everywhere))
+    monkeypatch.setattr(actor_critic.critics, "make_loss", lambda *_: "loss")
+    monkeypatch.setattr(actor_critic.critics, "slow_copy", lambda critic, *_: ("follow", f"slow {critic}"))
+    state = types.SimpleNamespace(trackers="trackers")
+    monkeypatch.setattr(actor_critic.policy_parts, "build", lambda *_: (own, state))
+    monkeypatch.setattr(actor_critic, "make_trainer", make_trainer)
+    monkeypatch.setattr(actor_critic.players, "with_player", lambda setup, programs: programs)
+    with config.unlocked():
+        config.critic = dict(shared=shared, micro_batches=7)
+        config.train.micro_batches = 5
+    setup = types.SimpleNamespace(config=config, mesh=everywhere.mesh, model=None, merged=None)
+    programs, learner = actor_critic.build(setup, None)
+    assert (programs.generate, programs.score, programs.references) == ("generate", "score", "references")
+    assert programs.follow == "follow" and programs.greedy is None
+    if shared:
+        assert learner == LearnerState("trained", None, "slow None")
+        assert (programs.policy_step, programs.critic_step) == ("step", None)
+        assert trained == [(5, "critic's params", "trackers")]
+    else:
+        assert learner == LearnerState(state, "trained", "slow trained")
+        assert (programs.policy_step, programs.critic_step) == ("train_step", "step")
+        assert trained == [(7, "critic's params", ())]
+
+
 # --- The sizes -------------------------------------------------------------------------------------------------------
 
 
@@ -412,6 +450,8 @@ def test_the_critic_has_its_own_epochs_and_parts(config, only, padded, shared, m
     assert [fields for state, fields in checked[first:] if state == "policy"] == [
         dict(counts=only != critic_stages.CRITIC)
     ] * 2
+    apart = [fields["head"] for state, fields in checked if state != "policy"]
+    assert len(apart) == first + 2 and not any(apart), "a critic's own params have no head that is unused"
     counted = [fields["counts"] for state, fields in checked[first:] if state != "policy"]
     assert counted == [only != critic_stages.POLICY] * 2
     assert found.target == "followed" and followed == ["critic's"] and metrics == {"packing/occupancy": 0.5}
