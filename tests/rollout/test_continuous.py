@@ -10,6 +10,7 @@ import pytest
 
 from rl_jax.core.types import TokenBatch
 from rl_jax.models.transformer.model import make_transformer
+from rl_jax.rollout.lm import programs
 from rl_jax.rollout.lm.continuous import Engine
 from rl_jax.rollout.lm.engine import make_generate
 from rl_jax.rollout.lm.generate import ContinuousGenerate
@@ -310,6 +311,24 @@ def test_ends_by_hand():
 def test_senseless_engines_are_named(options, message):
     with pytest.raises(ValueError, match=message):
         _counting(**options)
+
+
+def test_an_eighth_of_the_slots_is_refilled_if_nothing_else_is_said():
+    for slots, refill, expected in ((2, 0, 1), (8, 0, 1), (16, 0, 2), (40, 0, 5), (16, 7, 7)):
+        assert _counting(slots=slots, sizes=(slots,), refill=refill).refill == expected
+
+
+@pytest.mark.parametrize("rows", [2, 3, 4])
+def test_devices_compute_their_own_prompts_where_these_divide_over_them(monkeypatch, rows):
+    mesh = sharding.make_mesh(sharding.parse_mesh("data:2"), jax.devices()[:2])
+    places, make_prefill = [], programs.make_prefill
+    monkeypatch.setattr(programs.cache_layouts, "constrain_rows", lambda tree, mesh: ("by rows", mesh))
+    monkeypatch.setattr(
+        programs, "make_prefill", lambda *a, **b: places.append(b["constrain"]) or make_prefill(*a, **b)
+    )
+    fields = dict(slots=8, sizes=(8, 4), prefill_rows=rows, rows_sharding=sharding.batch_sharding(mesh))
+    Engine(TINY, **ENGINE | fields)
+    assert places[0]("tree") == ("tree" if rows == 3 else ("by rows", mesh))
 
 
 def test_a_model_without_extend_is_named():

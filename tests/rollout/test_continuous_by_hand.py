@@ -109,7 +109,9 @@ def _requests():
 
 def test_rows_are_those_of_a_loop_whatever_their_number_and_a_prompt_is_read_once():
     engine, params, requests = _engine(), _params(), _requests()
-    placed, read, prefill = jax.tree.map(jnp.float32, params), [], engine.programs.prefill
+    placed, read = jax.tree.map(jnp.float32, params), []
+    engine.warm_up(placed, hold=True)
+    count, prefill = engine.compile_count(), engine.programs.prefill
     engine.programs.prefill = lambda *given: read.append(given[2].tolist()) or prefill(*given)
     try:
         engine.submit(requests, jax.random.key(KEY))
@@ -117,6 +119,8 @@ def test_rows_are_those_of_a_loop_whatever_their_number_and_a_prompt_is_read_onc
         check(params, found, requests)
         reasons = [completion.reason for completion in found]
         assert set(reasons) == {"eos", "stop", "length"} and engine.idle
+        assert not any(completion.versions.any() for completion in found)
+        assert engine._slots.size == 2, "the last rows run as a small program"
         assert sum(row < 2 for rows in read for row in rows) >= 5 and {len(rows) for rows in read} == {1, 2}
         read.clear()
         for _ in range(2):
@@ -128,6 +132,7 @@ def test_rows_are_those_of_a_loop_whatever_their_number_and_a_prompt_is_read_onc
         check(fresh, engine.run(jax.tree.map(jnp.float32, fresh)), requests[:6])
     finally:
         engine.programs.prefill = prefill
+    assert engine.compile_count() == count
 
 
 def test_rows_that_are_stopped_or_held_go_on_as_if_they_were_not():
@@ -149,11 +154,15 @@ def test_rows_that_are_stopped_or_held_go_on_as_if_they_were_not():
     assert again.versions.tolist() == [4] * len(kept.tokens) + [9] * (len(again.tokens) - len(kept.tokens))
     # Turns: what the environment says follows the end of a held row, whose slot has the columns before it.
     held = [r._replace(hold=True, seed=40 + r.index, max_tokens=10, stop_ids=()) for r in _requests()]
-    held = [r for r in held if by_hand(params, r)[-1] == "eos" and len(r.prompt) < 7][:2]
+    ends = [by_hand(params, r) for r in held]
+    held = [r for r, end in zip(held, ends, strict=True) if end[-1] == "eos" and len(r.prompt) + len(end[0]) < 17][:3]
     engine.submit(held, jax.random.key(KEY))
     first = engine.run(placed)
     check(params, first, held)
-    assert sorted(engine._slots.held) == [r.index for r in held] and len(held) == 2 == engine._slots.count()
+    assert sorted(engine._slots.held) == [r.index for r in held] and len(held) == 3 == engine._slots.count()
+    engine.abort([held[-1].index])
+    first = [c for c in first if c.request.index != held[-1].index]
+    assert sorted(engine._slots.held) == [r.index for r in held[:2]] and engine._slots.count() == 2
     unknown = np.zeros(3, np.float32)
     turns = [
         c.resumed()._replace(
