@@ -206,6 +206,22 @@ def test_weights_are_sent_again_if_any_of_them_has_changed():
     assert external.OpenAIGenerate._cache_size(types.SimpleNamespace(_score=None)) == 0
 
 
+def test_a_new_sampler_gives_its_server_the_weights_first():
+    """The server may be a new one at an old address."""
+    given, leaves = [], [np.zeros(1)]
+    for calls in (1, 2):
+        options = dict(vocab_size=9, completion_length=2, eos_ids=(5,), sync=given.append)
+        sampler = external.OpenAIGenerate("http://nowhere:2", **options)
+        for _ in range(2):
+            sampler._hand_over(leaves)
+            assert len(given) == calls
+    fields = sampler._body([external.Request(3, np.array([1, 2]), 7)], 40)
+    assert fields["prompt"] == [1, 2] and (fields["n"], fields["max_tokens"], fields["seed"]) == (1, 7, 40)
+    assert fields["stop_token_ids"] == [5] and fields["ignore_eos"] and fields["logprobs"] == 1
+    assert fields["return_token_ids"] and fields["return_tokens_as_token_ids"] and not fields["skip_special_tokens"]
+    assert "stop" not in fields and "model" not in fields
+
+
 @pytest.mark.parametrize("value", [5e-4, 2e-3, 0.5, -2e4, float("nan")])
 def test_a_log_prob_is_at_most_a_rounding_above_zero(value):
     choice = {"logprobs": {"token_logprobs": [value], "tokens": ["token_id:7"]}, "finish_reason": "stop"}

@@ -111,8 +111,15 @@ def test_rows_are_those_of_a_loop_whatever_their_number_and_a_prompt_is_read_onc
     engine, params, requests = _engine(), _params(), _requests()
     placed, read = jax.tree.map(jnp.float32, params), []
     engine.warm_up(placed, hold=True)
-    count, prefill = engine.compile_count(), engine.programs.prefill
+    count, prefill, decode = engine.compile_count(), engine.programs.prefill, engine.programs.decode_steps
+
+    def decode_steps(params, state, rows, threshold):
+        """While requests wait, until a slot is free; then, until the rows are few enough for a smaller program."""
+        assert threshold == min(3 if engine._queue else {4: 2, 2: 0}[len(rows.live)], rows.live.sum() - 1)
+        return decode(params, state, rows, threshold)
+
     engine.programs.prefill = lambda *given: read.append(given[2].tolist()) or prefill(*given)
+    engine.programs.decode_steps = decode_steps
     try:
         engine.submit(requests, jax.random.key(KEY))
         found = engine.run(placed)
@@ -131,7 +138,7 @@ def test_rows_are_those_of_a_loop_whatever_their_number_and_a_prompt_is_read_onc
         engine.submit(requests[:6], jax.random.key(KEY))
         check(fresh, engine.run(jax.tree.map(jnp.float32, fresh)), requests[:6])
     finally:
-        engine.programs.prefill = prefill
+        engine.programs.prefill, engine.programs.decode_steps = prefill, decode
     assert engine.compile_count() == count
 
 
