@@ -359,6 +359,23 @@ def test_senseless_requests_are_named_and_nothing_is_queued(fields, message):
     assert engine.idle
 
 
+@pytest.mark.parametrize("copy", [programs._copy, programs._copy_sharded])
+def test_prompts_are_copied_into_the_first_columns_of_their_slots(copy):
+    rng = np.random.default_rng(0)
+    to, source = rng.normal(size=(4, 5, 2)), rng.normal(size=(3, 3, 2))
+    expected = to.copy()
+    expected[2, :3], expected[0, :3] = source[1], source[2]
+    slots, sources = jnp.array([2, 0, 4]), jnp.array([1, 2, 0])  # two of them: slot 4 is none
+    found = copy(jnp.array(to), jnp.array(source), slots, sources, jnp.int32(2))
+    np.testing.assert_array_equal(found, expected.astype(np.float32))
+
+
+def test_an_empty_slot_has_no_stop_id_and_no_limit():
+    rows = programs.empty_rows(2, 3, np.uint32([5, 6]))
+    assert (rows.stop_ids == -1).all() and rows.stop_ids.shape == (2, 3) and not rows.live.any()
+    assert rows.keys.tolist() == [[5, 6]] * 2 and not any(x.any() for x in rows[:5]) and not rows.seeds.any()
+
+
 def test_sizes_are_halves_down_to_four_and_multiples_of_the_devices():
     assert check_sizes(32, None, 1) == (32, 16, 8, 4) and check_sizes(24, None, 4) == (24, 12)
     assert check_sizes(3, None, 1) == (3,) and check_sizes(9, (9, 2), 1) == (9, 2)

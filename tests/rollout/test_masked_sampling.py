@@ -83,6 +83,7 @@ def test_what_needs_a_causal_model_refuses_this_one_and_the_other_way_round(mode
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
+        (dict(block_length=0), "denoise.block_length=0 must divide the 4 tokens"),
         (dict(block_length=3), "denoise.block_length=3 must divide the 4 tokens"),
         (dict(steps=5), "denoise.steps=5 must be a multiple of the 1 blocks and 4 at most"),
         (dict(steps=3, block_length=2), "denoise.steps=3 must be a multiple of the 2 blocks"),
