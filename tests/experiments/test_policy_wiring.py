@@ -155,6 +155,7 @@ def plain_credit(monkeypatch):
     return given
 
 
+OF_EPISODES = {"turns", "turn_rewards", "state_keys", "answer_probs", "prior_answer_probs", "implicit_rewards"}
 BATCH = PolicyBatch(None, None, None, "sampled", None, None, extras={"kept": 1})
 NAMED = {"turns": "numbers", "signal": "s", "other": "o"}
 SCORES = TokenScores(np.float32([[3.0]]), "entropies", "squares")
@@ -191,6 +192,26 @@ def test_ppos_credit_of_turns(config, plain_credit, monkeypatch, of_turns, epoch
         assert batch.policy.extras == {"kept": 1, "signal": "s"} | ({"turns": "numbers"} if of_turns else {})
         assert plain_credit["rollout"].token_rewards == (None if turns is None else ("early", "paid", "mask"))
         assert batch.policy.old_log_probs == ("sampled" if epochs == 1 else SCORES.log_probs)
+
+
+@pytest.mark.parametrize(
+    ("fields", "names"),
+    [
+        ({}, set()),
+        ({"flow": {}}, {"versions", "lags"}),
+        ({"rollout.window": 3}, {"versions"}),
+        ({"judge": {"fn": "process_reward_model"}}, {"step_ends", "step_rewards"}),
+        ({"sample.references": 2}, {"reference_rewards"}),
+        ({"sample.memory.on": True}, {"best_lengths"}),
+        ({"agent": {"branching": {"fn": ""}, "state_rollouts": 0}}, OF_EPISODES),
+        ({"agent": {"branching": {"fn": "at_random"}, "state_rollouts": 0}}, OF_EPISODES | {"branches"}),
+        ({"agent": {"branching": {"fn": ""}, "state_rollouts": 2}}, OF_EPISODES | {"state_values"}),
+    ],
+)
+def test_what_a_config_supplies(config, fields, names):
+    with config.unlocked():
+        config.update_from_flattened_dict(fields)
+    assert {name for name, (supplied, _) in policy.SUPPLIED_BY.items() if supplied(config)} == names
 
 
 def test_configs_of_before_there_was_a_choice_score_in_one_part(config):
