@@ -259,7 +259,7 @@ def test_a_process_is_waited_for_until_one_deadline_and_read_in_pieces(monkeypat
 
     def select(files, *others):
         waited.append(others[-1])
-        return ([] if waited[-1] == 0.0 else files), [], []
+        return ([] if len(waited) == 3 else files), [], []
 
     monkeypatch.setattr(places, "time", SimpleNamespace(monotonic=lambda: next(now)))
     monkeypatch.setattr(places, "select", SimpleNamespace(select=select))
