@@ -95,8 +95,8 @@ def check(params, completions, requests):
 
 @functools.cache
 def _engine():
-    sizes = dict(slots=4, sizes=(4, 2), prompt_length=18, length=30, chunk=4, steps=3, prefill_rows=2, stored_prompts=2)
-    return Engine(SUMS, sampling=RULE, eos_ids=EOS, **sizes)
+    sizes = dict(slots=4, sizes=(4, 2), prompt_length=18, length=30, chunk=4, steps=3, refill=2)
+    return Engine(SUMS, sampling=RULE, eos_ids=EOS, prefill_rows=2, stored_prompts=2, **sizes)
 
 
 def _requests():
@@ -109,14 +109,17 @@ def _requests():
 
 def test_rows_are_those_of_a_loop_whatever_their_number_and_a_prompt_is_read_once():
     engine, params, requests = _engine(), _params(), _requests()
-    placed, read = jax.tree.map(jnp.float32, params), []
+    placed, read, drawn = jax.tree.map(jnp.float32, params), [], []
     engine.warm_up(placed, hold=True)
     count, prefill, decode = engine.compile_count(), engine.programs.prefill, engine.programs.decode_steps
 
     def decode_steps(params, state, rows, threshold):
-        """While requests wait, until a slot is free; then, until the rows are few enough for a smaller program."""
-        assert threshold == min(3 if engine._queue else {4: 2, 2: 0}[len(rows.live)], rows.live.sum() - 1)
-        return decode(params, state, rows, threshold)
+        """While requests wait, until two slots are free; then, until the rows are few enough for a smaller program."""
+        few = 4 - min(2, len(engine._queue)) if engine._queue else {4: 2, 2: 0}[len(rows.live)]
+        assert threshold == min(few, rows.live.sum() - 1)
+        result = decode(params, state, rows, threshold)
+        drawn.append(int(result[2].max()))
+        return result
 
     engine.programs.prefill = lambda *given: read.append(given[2].tolist()) or prefill(*given)
     engine.programs.decode_steps = decode_steps
@@ -126,6 +129,7 @@ def test_rows_are_those_of_a_loop_whatever_their_number_and_a_prompt_is_read_onc
         check(params, found, requests)
         reasons = [completion.reason for completion in found]
         assert set(reasons) == {"eos", "stop", "length"} and engine.idle
+        assert max(drawn) == 3, "rows that have not ended go on to the last step of a call"
         assert not any(completion.versions.any() for completion in found)
         assert engine._slots.size == 2, "the last rows run as a small program"
         assert sum(row < 2 for rows in read for row in rows) >= 5 and {len(rows) for rows in read} == {1, 2}
