@@ -40,7 +40,7 @@ class _Group(NamedTuple):
 
 def round_up(rows: int) -> int:
     """The smallest size >= `rows` among 1, 2, .. 8, 10, 12, 14, 16, 20, ..: four per doubling."""
-    step = max(1, 2 ** (max(rows - 1, 1).bit_length() - 3))
+    step = max(1, 2 ** ((rows - 1).bit_length() - 3))
     return max(1, -(-rows // step) * step)
 
 

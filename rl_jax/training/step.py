@@ -88,9 +88,7 @@ def make_schedule(
     if decay not in DECAYS:
         raise ValueError(f"decay={decay!r} is none of {', '.join(DECAYS)}")
     main = optax.constant_schedule(learning_rate)
-    if decay_steps and decay == "cosine":
-        main = optax.cosine_decay_schedule(learning_rate, decay_steps, alpha=final_fraction)
-    elif decay_steps:
+    if decay_steps:
 
         def main(count):
             left = DECAYS[decay](jnp.clip(count / decay_steps, 0.0, 1.0))

@@ -1,5 +1,6 @@
 """What a step asks for, and hands on: experiments.parts.policy, policy_steps and packers, without a model."""
 
+import inspect
 import types
 
 import jax
@@ -7,13 +8,15 @@ import numpy as np
 import pytest
 
 from experiments import grpo, ppo
-from experiments.parts import critic_stages, packers, policy, policy_steps
+from experiments.parts import actor_critic, critic_stages, packers, policy, policy_steps
 from experiments.parts.actor_critic import LearnerState
 from experiments.parts.judging import Judged
 from experiments.parts.sample_groups import Collected
-from rl_jax.core.types import Packed, PolicyBatch, TokenBatch, TokenScores, Turns
+from rl_jax.core.types import Packed, PolicyBatch, Rollout, TokenBatch, TokenScores, Turns
 from rl_jax.ppo import PPOBatch
 from rl_jax.rewards.pool import RewardResult
+from rl_jax.rollout.lm.sampling import Sampling
+from rl_jax.training import sharding
 from tests.experiments.small import config as small_config
 
 
@@ -123,6 +126,181 @@ def test_components_that_credit_may_ask_for():
     found = policy.arrays_of(collected(terms))
     assert set(found) == {"components", "difficulty"} and found["difficulty"] is hard
     np.testing.assert_array_equal(found["components"], [[0], [1]])
+
+
+# --- The credit ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def plain_credit(monkeypatch):
+    """Steps of `assign` that are not looked at here do nothing; returns what the estimator was given."""
+    given, same = {}, lambda first, *_: first
+
+    def assign(*choices, **available):
+        given.update(available, rollout=choices[-2 if len(choices) == 3 else -3])
+        return BATCH if len(choices) == 3 else (PPOBatch(BATCH, None, None), {})
+
+    for place in (policy, actor_critic):
+        monkeypatch.setattr(place.schedules, "in_credit", same)
+        monkeypatch.setattr(place.foreign_rows, "with_behavior", same)
+        monkeypatch.setattr(place.trackers, "weigh", same)
+        monkeypatch.setattr(place.trackers, "known", lambda *_: {"known": 1})
+        monkeypatch.setattr(place.turn_signals, "in_loss", lambda objective: {"signal"})
+    monkeypatch.setattr(policy.credit, "assign", assign)
+    monkeypatch.setattr(policy.credit, "token_rewards", lambda *_, **__: types.SimpleNamespace(rows="earned"))
+    monkeypatch.setattr(actor_critic.ppo, "assign", assign)
+    monkeypatch.setattr(actor_critic, "make_objective", lambda config: None)
+    monkeypatch.setattr(actor_critic, "make_estimator", lambda config: None)
+    monkeypatch.setattr(actor_critic.turn_critics, "earned_early", lambda rewards, mask: ("early", rewards, mask))
+    return given
+
+
+OF_EPISODES = {"turns", "turn_rewards", "state_keys", "answer_probs", "prior_answer_probs", "implicit_rewards"}
+BATCH = PolicyBatch(None, None, None, "sampled", None, None, extras={"kept": 1})
+NAMED = {"turns": "numbers", "signal": "s", "other": "o"}
+SCORES = TokenScores(np.float32([[3.0]]), "entropies", "squares")
+
+
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_credit_sees_the_scores_there_are(config, plain_credit, epochs):
+    """implicit_rewards are log pi - log pi_ref; with several updates the old log-probs are the policy's own."""
+    with config.unlocked():
+        config.train.epochs, config.sample.group_size = epochs, 6
+    for before, reference in ((None, None), (None, np.float32([[1.0]])), (SCORES, None), (SCORES, np.float32([[1.0]]))):
+        batch, earned = policy.make_assign(config)("rollout", None, before, reference, "key", {}, NAMED)
+        scored, compared = before is not None, before is not None and reference is not None
+        found = [plain_credit[name] for name in ("log_probs", "entropy", "sum_pi_squared")]
+        assert found == (list(SCORES) if scored else [None] * 3)
+        assert plain_credit["implicit_rewards"] == (2.0 if compared else None)
+        assert plain_credit["ref_log_probs"] is reference and plain_credit["rollout"] == "rollout"
+        assert {plain_credit[name] for name in ("group_size", "key", "known", "other")} == {6, "key", 1, "o"}
+        assert batch.old_log_probs == (SCORES.log_probs if scored and epochs == 2 else "sampled")
+        assert batch.extras == {"kept": 1, "signal": "s"} and earned == "earned"
+
+
+@pytest.mark.parametrize("of_turns", [False, True])
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_ppos_credit_of_turns(config, plain_credit, monkeypatch, of_turns, epochs):
+    """Critics of turns read in the loss which turn a token is of; what a turn earns stands on its tokens."""
+    monkeypatch.setattr(actor_critic, "has_targets", lambda config: of_turns)
+    with config.unlocked():
+        config.train.epochs = epochs
+    assign = actor_critic.make_assign(config)
+    for turns in (None, types.SimpleNamespace(rewards="paid")):
+        rollout = Rollout(None, "mask", None, None, None, None, turns=turns)
+        batch, _ = assign(rollout, None, "values", SCORES, None, "key", {}, NAMED)
+        assert batch.policy.extras == {"kept": 1, "signal": "s"} | ({"turns": "numbers"} if of_turns else {})
+        assert plain_credit["rollout"].token_rewards == (None if turns is None else ("early", "paid", "mask"))
+        assert batch.policy.old_log_probs == ("sampled" if epochs == 1 else SCORES.log_probs)
+
+
+@pytest.mark.parametrize(
+    ("fields", "names"),
+    [
+        ({}, set()),
+        ({"flow": {}}, {"versions", "lags"}),
+        ({"rollout.window": 3}, {"versions"}),
+        ({"judge": {"fn": "process_reward_model"}}, {"step_ends", "step_rewards"}),
+        ({"sample.references": 2}, {"reference_rewards"}),
+        ({"sample.memory.on": True}, {"best_lengths"}),
+        ({"agent": {"branching": {"fn": ""}, "state_rollouts": 0}}, OF_EPISODES),
+        ({"agent": {"branching": {"fn": "at_random"}, "state_rollouts": 0}}, OF_EPISODES | {"branches"}),
+        ({"agent": {"branching": {"fn": ""}, "state_rollouts": 2}}, OF_EPISODES | {"state_values"}),
+    ],
+)
+def test_what_a_config_supplies(config, fields, names):
+    with config.unlocked():
+        config.update_from_flattened_dict(fields)
+    assert {name for name, (supplied, _) in policy.SUPPLIED_BY.items() if supplied(config)} == names
+
+
+def test_configs_of_before_there_was_a_choice_score_in_one_part(config):
+    assert policy.score_micro_batches(config) == config.score.micro_batches
+    with config.unlocked():
+        del config.score.micro_batches
+    assert policy.score_micro_batches(config) == 1
+
+
+# --- The programs ----------------------------------------------------------------------------------------------------
+
+
+def reads(*names):
+    """A choice of a config that asks for these arrays."""
+    parameters = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in names]
+    choice = lambda **asked: None  # noqa: E731
+    choice.__signature__ = inspect.Signature(parameters)
+    return choice
+
+
+@pytest.mark.parametrize("asked", [(), ("greedy_rewards",), ("sum_pi_squared",), ("reference_rewards",)])
+def test_programs_are_made_where_credit_asks_for_them(config, monkeypatch, asked):
+    """Of greedy answers there is one per prompt, by the likeliest token; of references as many as the config says."""
+    scorers = []
+
+    def make_scorer(setup, *, sum_pi_squared=False):
+        scorers.append(sum_pi_squared)
+        return sum_pi_squared
+
+    rule = types.SimpleNamespace(advantage=reads(*asked), shape=reads())
+    monkeypatch.setattr(policy, "make_credit", lambda config: rule)
+    monkeypatch.setattr(policy, "make_scorer", make_scorer)
+    monkeypatch.setattr(policy, "make_loss", lambda setup, score: ("loss of", score))
+    monkeypatch.setattr(policy, "make_sampler", lambda setup, prompts, **options: (prompts, options))
+    monkeypatch.setattr(policy, "make_trainer", lambda setup, settings, loss_fn, *_, **__: (loss_fn, "state"))
+    monkeypatch.setattr(policy.mirror, "with_term", lambda setup, loss_fn, objective: loss_fn)
+    monkeypatch.setattr(policy, "jit_score", lambda score, setup: score)
+    with config.unlocked():
+        config.sample.update(references=5, group_size=3, prompts_per_step=2)
+        config.rollout.update(temperature=0.7, completion_length=9)
+    tokenizer = types.SimpleNamespace(eos_ids=(4,), pad_id=6)
+    setup = types.SimpleNamespace(config=config, rollout=None, task=types.SimpleNamespace(tokenizer=tokenizer))
+    programs, state = policy.build(setup, None)
+    common = dict(completion_length=9, eos_ids=(4,), pad_id=6)
+    drawn = dict(sampling=Sampling(0.7), **common)
+    assert programs.generate == (2, dict(group_size=3, **drawn))
+    assert programs.greedy == (
+        (2, dict(group_size=1, sampling=Sampling(top_k=1), **common)) if "greedy_rewards" in asked else None
+    )
+    assert programs.references == ((2, dict(group_size=5, **drawn)) if "reference_rewards" in asked else None)
+    assert programs.score is ("sum_pi_squared" in asked) and programs.train_step == ("loss of", False)
+    assert state == "state"
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_ppos_programs_are_the_policys_and_the_critics(config, monkeypatch, shared):
+    own = policy.PolicyPrograms("generate", "score", "train_step", "assign", references="references")
+    trained = []
+
+    def make_trainer(setup, settings, loss_fn, params, trackers=()):
+        trained.append((settings.micro_batches, params, trackers))
+        return "step", "trained"
+
+    objective = types.SimpleNamespace(pairs=2, num_outputs=lambda: 1)
+    everywhere = sharding.replicated(sharding.make_mesh(sharding.parse_mesh("data:1"), jax.devices()[:1]))
+    monkeypatch.setattr(actor_critic, "make_objective", lambda config: objective)
+    monkeypatch.setattr(actor_critic, "make_assign", lambda config: lambda *_: None)
+    monkeypatch.setattr(actor_critic.critics, "start", lambda *_, **__: ("critic's params", everywhere))
+    monkeypatch.setattr(actor_critic.critics, "make_loss", lambda *_: "loss")
+    monkeypatch.setattr(actor_critic.critics, "slow_copy", lambda critic, *_: ("follow", f"slow {critic}"))
+    state = types.SimpleNamespace(trackers="trackers")
+    monkeypatch.setattr(actor_critic.policy_parts, "build", lambda *_: (own, state))
+    monkeypatch.setattr(actor_critic, "make_trainer", make_trainer)
+    monkeypatch.setattr(actor_critic.players, "with_player", lambda setup, programs: programs)
+    with config.unlocked():
+        config.critic = dict(shared=shared, micro_batches=7)
+        config.train.micro_batches = 5
+    setup = types.SimpleNamespace(config=config, mesh=everywhere.mesh, model=None, merged=None)
+    programs, learner = actor_critic.build(setup, None)
+    assert (programs.generate, programs.score, programs.references) == ("generate", "score", "references")
+    assert programs.follow == "follow" and programs.greedy is None
+    if shared:
+        assert learner == LearnerState("trained", None, "slow None")
+        assert (programs.policy_step, programs.critic_step) == ("step", None)
+        assert trained == [(5, "critic's params", "trackers")]
+    else:
+        assert learner == LearnerState(state, "trained", "slow trained")
+        assert (programs.policy_step, programs.critic_step) == ("train_step", "step")
+        assert trained == [(7, "critic's params", ())]
 
 
 # --- The sizes -------------------------------------------------------------------------------------------------------
@@ -293,6 +471,8 @@ def test_the_critic_has_its_own_epochs_and_parts(config, only, padded, shared, m
     assert [fields for state, fields in checked[first:] if state == "policy"] == [
         dict(counts=only != critic_stages.CRITIC)
     ] * 2
+    apart = [fields["head"] for state, fields in checked if state != "policy"]
+    assert len(apart) == first + 2 and not any(apart), "a critic's own params have no head that is unused"
     counted = [fields["counts"] for state, fields in checked[first:] if state != "policy"]
     assert counted == [only != critic_stages.POLICY] * 2
     assert found.target == "followed" and followed == ["critic's"] and metrics == {"packing/occupancy": 0.5}

@@ -8,7 +8,7 @@ import numpy as np
 import optax
 import pytest
 
-from experiments.parts import trackers
+from experiments.parts import schedules, trackers
 from rl_jax.core.types import PolicyBatch
 from rl_jax.training import sharding
 from rl_jax.training.step import init_state
@@ -81,8 +81,24 @@ def test_weights_of_the_regularisers_reach_the_batch(tmp_path):
     # Below the target: .2 + .1, applied.
     np.testing.assert_allclose(batch.extras["entropy_coefs"], np.full(4, 0.3), rtol=1e-6)
     np.testing.assert_allclose(batch.extras["kl_coefs"], np.full(4, states["loss_kl"].coef))
+    assert {x.shape for x in batch.extras.values()} == {(4,)}
     plain = trackers.weigh(PolicyBatch(None, mask, *[jnp.zeros((4, 2))] * 4), {})
     assert plain.extras == {}
+    scheduled = {schedules.PLACE: {"low": np.float32(0.25)}, "entropy": states["entropy"]}
+    carried = trackers.weigh(PolicyBatch(None, mask, *[jnp.zeros((4, 2))] * 4, extras={"own": 1}), scheduled).extras
+    assert set(carried) == {"own", "entropy_coefs", schedules.EXTRA + "low"}
+    np.testing.assert_array_equal(carried[schedules.EXTRA + "low"], np.full(4, 0.25))
+
+
+def test_a_tracker_of_rewards_sees_what_it_asks_for_of_the_turns():
+    def update(state, rewards, *, turn_cost):
+        return state + float(turn_cost.sum() + rewards.sum())
+
+    made = {"reward_scale": types.SimpleNamespace(update=update)}
+    counted = {"turn_cost": np.float32([1, 2]), "turns": np.zeros(2)}
+    assert trackers.see_rewards(made, {"reward_scale": 0.5}, REWARDS, counted) == {"reward_scale": 7.5}
+    made = {"reward_scale": types.SimpleNamespace(update=lambda state, rewards: state + float(rewards.sum()))}
+    assert trackers.see_rewards(made, {"reward_scale": 0.5}, REWARDS) == {"reward_scale": 4.5}
 
 
 def test_a_step_that_did_not_train_the_policy_moves_no_coefficient(tmp_path):

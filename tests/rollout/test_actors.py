@@ -2,17 +2,29 @@
 
 import io
 import json
+import os
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from rl_jax.envs.host_worlds import Shuttle
-from rl_jax.rollout.actors.acting import as_rows
+from rl_jax.rollout.actors import workers as places
+from rl_jax.rollout.actors.acting import Acting, Inline, Piece, Remote, as_rows
 from rl_jax.rollout.actors.fleet import Fleet, Layout
 from rl_jax.rollout.actors.sampler import Sampler, Schedule, runs_of, version_at, versions_behind
 from rl_jax.rollout.actors.stage import Episode, Ledger, Message, Stage
-from rl_jax.rollout.actors.workers import ActorError, LostError, ThreadWorker, read_frame, serve, to_frame
+from rl_jax.rollout.actors.workers import (
+    ActorError,
+    LostError,
+    ProcessWorker,
+    ThreadWorker,
+    answered_frame,
+    read_frame,
+    serve,
+    to_frame,
+)
 
 NONE = np.zeros((0,), np.int32)
 
@@ -164,6 +176,107 @@ def test_a_fleet_whose_worker_dies_again_and_again_or_whose_environment_raises_s
     fleet = Fleet(lambda worker: ThreadWorker(Stage(broken, 3).handle), layout, NONE)
     with pytest.raises(ActorError, match=r"actor 0, environments \[0, 1\]: ValueError: a missing file"):
         fleet.begin()
+
+
+PIECES = [Piece(0, 7, 0, np.float32([0.2])), Piece(7, 12, 1, np.float32([0.9])), Piece(12, 40, 4, np.float32([0.4]))]
+
+
+def chosen(params, t, blocks, observations):
+    """An actor's forward without a network; its actions are not the environments' own."""
+    block = np.repeat(blocks, len(observations) // len(blocks))
+    outputs = np.asarray(params[0]) + 0.37 * t + 0.21 * block + observations[:, 0]
+    actions = np.floor(4 * outputs).astype(np.int32)
+    return outputs, actions, actions // 2 % 2
+
+
+def alone(env, block):
+    """(the steps of one environment, as in Transitions; its ledger), played by itself."""
+    stage, ledger, rows = Stage(Shuttle, 3), Ledger(8), []
+    stage.restore(env, Episode(0, []))
+    for piece in PIECES:
+        for t in range(piece.first, piece.last):
+            shown = stage.observations([env])
+            outputs, actions, own = chosen(piece.params, t, [env // block], shown)
+            _, last, reward, terminated, truncated = stage.step([env], own)
+            rows.append([x[0] for x in (shown, last, outputs, actions, reward, terminated, truncated)])
+            ledger.add([env], own, terminated | truncated)
+    return [np.stack(leaf) for leaf in zip(*rows, strict=True)], ledger.get_state()[env]
+
+
+@pytest.mark.parametrize(("inline", "workers", "losses"), [(False, 2, [0]), (False, 1, [0, 9]), (True, 2, [0])])
+def test_actors_give_each_environments_own_steps_and_note_its_own_actions(inline, workers, losses):
+    """With the policy beside them or in them, of any number, and where one was lost."""
+    layout = Layout(num_envs=8, block=2, ring=2, workers=workers)
+    stage = (lambda: Acting(Shuttle, 3, chosen, 2)) if inline else (lambda: Stage(Shuttle, 3))
+    fleet = Fleet(lambda worker: Lossy(stage().handle, losses), layout, NONE)
+    part = Inline(fleet) if inline else Remote(fleet, chosen)
+    part.begin()
+    found = part.segment(iter(PIECES))
+    fleet.close()
+    assert fleet.restarted == len(losses) - 1 and sum(number for number, _ in fleet.ledger.get_state()) > 3
+    for env in range(8):
+        rows, past = alone(env, 2)
+        for ours, theirs in zip(found, rows, strict=True):
+            np.testing.assert_allclose(ours[env], theirs, rtol=1e-6)
+        assert fleet.ledger.get_state()[env] == past
+
+
+def test_a_worker_that_answers_in_between_may_die_as_often_again():
+    """restarts counts the losses in a row."""
+    layout = Layout(num_envs=2, block=2, ring=1, workers=1)
+    fleet = Fleet(lambda worker: Lossy(Stage(Shuttle, 3).handle, [0, 2, 5, 8]), layout, NONE, restarts=1)
+    losses = fleet._start(0).losses
+    fleet._start = lambda worker: Lossy(Stage(Shuttle, 3).handle, losses)
+    fleet.begin()
+    for _ in range(6):
+        fleet.ask(0, Message("step", {"envs": [0, 1]}, [np.zeros(2, np.int32)]))
+        fleet.answer(0)
+    fleet.close()
+    assert fleet.restarted == 3
+
+
+def test_answers_say_what_was_done():
+    stage = Acting(Shuttle, 0, chosen, 1)
+    asked = [
+        Message("restore", {"envs": [[0, 0, 0]]}, [NONE]),
+        Message("step", {"envs": [0]}, [np.ones(1, np.int32)]),
+        Message("act", {"first": 1, "last": 3}, [np.float32([0.5])]),
+    ]
+    assert [stage.handle(message).kind for message in asked] == ["restored", "stepped", "acted"]
+    found = read_frame(io.BytesIO(answered_frame(stage.handle, to_frame(Message("jump")))).read)
+    assert (found.kind, found.meta) == (
+        "error",
+        {"text": "ValueError: an actor was sent 'jump': it knows restore and step"},
+    )
+    assert Ledger(1).restore_message([0], NONE)[:2] == ("restore", {"envs": [[0, 0, 0]]})
+
+
+def test_a_process_is_waited_for_until_one_deadline_and_read_in_pieces(monkeypatch):
+    """Seven seconds of ten are over, and a part is there; then twelve, and nothing has come."""
+    out, into = os.pipe()
+    frame = to_frame(Message("stepped", {}, [np.arange(5)]))
+    now, waited = iter([0.0, 7.0, 8.0, 12.0, *range(9)]), []
+
+    def select(files, *others):
+        waited.append(others[-1])
+        return ([] if len(waited) == 3 else files), [], []
+
+    monkeypatch.setattr(places, "time", SimpleNamespace(monotonic=lambda: next(now)))
+    monkeypatch.setattr(places, "select", SimpleNamespace(select=select))
+    worker = object.__new__(ProcessWorker)
+    worker.pid = 5
+    with open(out, "rb", buffering=0) as stdout, open(into, "wb", buffering=0) as stdin:
+        worker._process = SimpleNamespace(stdout=stdout, wait=lambda: 9)
+        stdin.write(frame[:12])
+        with pytest.raises(LostError, match="actor process 5 has said nothing for 10.0 s"):
+            worker.receive(10.0)
+        assert waited == [3.0, 2.0, 0.0]
+        stdin.write(frame)
+        same(worker.receive(10.0).arrays, [np.arange(5)])
+        stdin.close()
+        with pytest.raises(LostError, match="actor process 5 has ended with status 9"):
+            worker.receive(10.0)
+        assert 0.0 not in waited[3:]
 
 
 @pytest.mark.parametrize(("steps", "delay"), [(8, 0), (8, 5), (8, 8), (4, 11), (1, 3)])

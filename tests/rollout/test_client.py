@@ -154,6 +154,26 @@ def test_a_server_s_message_moves_no_cursor(ask):
     assert r"\x1b[2J gone \u202e" in str(error)
 
 
+@pytest.mark.parametrize(
+    ("status", "waits"), [(200, []), (404, []), (429, [0.5, 1.0, 2.0]), (500, [0.5, 1.0, 2.0]), (503, [0.5, 1.0, 2.0])]
+)
+def test_what_may_pass_is_tried_again_after_longer_and_longer_waits(monkeypatch, status, waits):
+    made, waited, tried = client.Client("http://server:1", timeout_s=9.0, retries=3), [], []
+    monkeypatch.setattr(made, "_exchange", lambda *given: tried.append(given[2:]) or (status, b'{"a": 1}'))
+    live = types.SimpleNamespace(closed=types.SimpleNamespace(wait=waited.append))
+    if status == 200:
+        assert made._post(b"", live, "/path") == {"a": 1}
+    else:
+        with pytest.raises(RuntimeError, match=rf"/path: HTTP {status}: .*attempt {len(waits) + 1}\)"):
+            made._post(b"", live, "/path")
+    assert waited == waits and tried == [("/path", 1 << 20)] * (len(waits) + 1)
+
+
+def test_an_answer_that_says_that_it_is_as_long_as_it_may_be_is_read(ask):
+    for length, said in ((1000, "IncompleteRead"), (1001, "its body has 1001 bytes, over 1000")):
+        assert said in str(ask([OK + b"Content-Length: %d\r\n\r\n{" % length])[1])
+
+
 @pytest.mark.parametrize("value", [-1e300, 10**400, -(10**400), float("nan"), float("inf"), -1e5, True, "-1"], ids=str)
 def test_log_probs_that_are_none(value):
     request = external.Request(0, external.np.array([1]), 2)
@@ -184,6 +204,22 @@ def test_weights_are_sent_again_if_any_of_them_has_changed():
         external.OpenAIGenerate._hand_over(own, params)
         assert len(given) == calls and given[-1] is params
     assert external.OpenAIGenerate._cache_size(types.SimpleNamespace(_score=None)) == 0
+
+
+def test_a_new_sampler_gives_its_server_the_weights_first():
+    """The server may be a new one at an old address."""
+    given, leaves = [], [np.zeros(1)]
+    for calls in (1, 2):
+        options = dict(vocab_size=9, completion_length=2, eos_ids=(5,), sync=given.append)
+        sampler = external.OpenAIGenerate("http://nowhere:2", **options)
+        for _ in range(2):
+            sampler._hand_over(leaves)
+            assert len(given) == calls
+    fields = sampler._body([external.Request(3, np.array([1, 2]), 7)], 40)
+    assert fields["prompt"] == [1, 2] and (fields["n"], fields["max_tokens"], fields["seed"]) == (1, 7, 40)
+    assert fields["stop_token_ids"] == [5] and fields["ignore_eos"] and fields["logprobs"] == 1
+    assert fields["return_token_ids"] and fields["return_tokens_as_token_ids"] and not fields["skip_special_tokens"]
+    assert "stop" not in fields and "model" not in fields
 
 
 @pytest.mark.parametrize("value", [5e-4, 2e-3, 0.5, -2e4, float("nan")])

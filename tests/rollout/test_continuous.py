@@ -10,6 +10,7 @@ import pytest
 
 from rl_jax.core.types import TokenBatch
 from rl_jax.models.transformer.model import make_transformer
+from rl_jax.rollout.lm import generate, programs
 from rl_jax.rollout.lm.continuous import Engine
 from rl_jax.rollout.lm.engine import make_generate
 from rl_jax.rollout.lm.generate import ContinuousGenerate
@@ -312,6 +313,32 @@ def test_senseless_engines_are_named(options, message):
         _counting(**options)
 
 
+def test_an_eighth_of_the_slots_is_refilled_if_nothing_else_is_said():
+    for slots, refill, expected in ((2, 0, 1), (8, 0, 1), (16, 0, 2), (40, 0, 5), (16, 7, 7)):
+        assert _counting(slots=slots, sizes=(slots,), refill=refill).refill == expected
+
+
+@pytest.mark.parametrize("rows", [2, 3, 4])
+def test_devices_compute_their_own_prompts_where_these_divide_over_them(monkeypatch, rows):
+    mesh = sharding.make_mesh(sharding.parse_mesh("data:2"), jax.devices()[:2])
+    places, make_prefill = [], programs.make_prefill
+    split, shardings_of = [], programs.cache_layouts.shardings_of
+
+    def shardings(tree, mesh, *, split_rows):
+        split.append(split_rows)
+        return shardings_of(tree, mesh, split_rows=split_rows)
+
+    monkeypatch.setattr(programs.cache_layouts, "shardings_of", shardings)
+    monkeypatch.setattr(programs.cache_layouts, "constrain_rows", lambda tree, mesh: ("by rows", mesh))
+    monkeypatch.setattr(
+        programs, "make_prefill", lambda *a, **b: places.append(b["constrain"]) or make_prefill(*a, **b)
+    )
+    fields = dict(slots=8, sizes=(8, 4), prefill_rows=rows, rows_sharding=sharding.batch_sharding(mesh))
+    Engine(TINY, **ENGINE | fields)
+    assert split == [True, False], "of the slots, and of the prompts, which all devices have"
+    assert places[0]("tree") == ("tree" if rows == 3 else ("by rows", mesh))
+
+
 def test_a_model_without_extend_is_named():
     with pytest.raises(ValueError, match="the model has no `extend`"):
         Engine(counting_model(), **ENGINE)
@@ -340,12 +367,55 @@ def test_senseless_requests_are_named_and_nothing_is_queued(fields, message):
     assert engine.idle
 
 
+@pytest.mark.parametrize("copy", [programs._copy, programs._copy_sharded])
+def test_prompts_are_copied_into_the_first_columns_of_their_slots(copy):
+    rng = np.random.default_rng(0)
+    to, source = rng.normal(size=(4, 5, 2)), rng.normal(size=(3, 3, 2))
+    expected = to.copy()
+    expected[2, :3], expected[0, :3] = source[1], source[2]
+    slots, sources = jnp.array([2, 0, 4]), jnp.array([1, 2, 0])  # two of them: slot 4 is none
+    found = copy(jnp.array(to), jnp.array(source), slots, sources, jnp.int32(2))
+    np.testing.assert_array_equal(found, expected.astype(np.float32))
+
+
+def test_an_empty_slot_has_no_stop_id_and_no_limit():
+    rows = programs.empty_rows(2, 3, np.uint32([5, 6]))
+    assert (rows.stop_ids == -1).all() and rows.stop_ids.shape == (2, 3) and not rows.live.any()
+    assert rows.keys.tolist() == [[5, 6]] * 2 and not any(x.any() for x in rows[:5]) and not rows.seeds.any()
+
+
 def test_sizes_are_halves_down_to_four_and_multiples_of_the_devices():
     assert check_sizes(32, None, 1) == (32, 16, 8, 4) and check_sizes(24, None, 4) == (24, 12)
     assert check_sizes(3, None, 1) == (3,) and check_sizes(9, (9, 2), 1) == (9, 2)
-    for sizes, shards, said in (((8, 8), 1, "must decrease"), ((4, 2), 1, "must decrease"), ((8, 2), 4, "of 4, the")):
+    for sizes, shards, said in (
+        ((8, 8), 1, "must decrease"),
+        ((4, 2), 1, "must decrease"),
+        ((8, 2), 4, "of 4, the"),
+        ((8, 0), 1, "of 1, the"),
+    ):
         with pytest.raises(ValueError, match=said):
             check_sizes(8, sizes, shards)
+
+
+def test_programs_are_compiled_once_and_nothing_is_left_after_an_error(monkeypatch):
+    called = []
+
+    def run(params):
+        called.append("run")
+        if params == "bad":
+            raise RuntimeError("lost")
+
+    notes = {name: lambda *_, name=name: called.append(name) for name in ("warm_up", "submit", "abort")}
+    sampler = object.__new__(ContinuousGenerate)
+    sampler.engine, sampler._is_warm = SimpleNamespace(run=run, **notes), False
+    sampler._completion_length, sampler._group_size, sampler._pad_id, sampler._stop_strings = 4, 1, 0, ()
+    monkeypatch.setattr(generate, "as_rollout", lambda *_, **__: "rollout")
+    tokens, mask = np.array([[3, 4]]), np.array([[True, True]])
+    for _ in range(2):
+        assert sampler("params", tokens, mask, None) == "rollout"
+    with pytest.raises(RuntimeError, match="lost"):
+        sampler("bad", tokens, mask, None)
+    assert called == ["warm_up", *["submit", "run", "abort"] * 3]
 
 
 def test_more_tokens_than_columns_are_refused():

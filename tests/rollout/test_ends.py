@@ -26,6 +26,18 @@ def test_an_eos_that_only_pads_finishes_nothing():
     np.testing.assert_array_equal(more.truncated, [True, False])
 
 
+def test_every_penalty_but_one_reads_the_tokens_before():
+    """Without them there is no such distribution (sampled_log_softmax refuses)."""
+    prompt, caches = (jnp.array([[2, 1]], jnp.int32), jnp.ones((1, 2), bool), jax.random.key(0)), []
+    model = counting_model()
+    model = model._replace(init_cache=lambda *sizes, of=model.init_cache: caches.append(sizes) or of(*sizes))
+    for penalty in (0.9, 1.0, 1.1, 2.0):
+        rule = Sampling(repetition_penalty=penalty)
+        rollout = jax.eval_shape(make_generate(model, completion_length=3, sampling=rule, eos_ids=()), {}, *prompt)
+        assert rollout.completion_mask.shape == (1, 3)
+    assert set(caches) == {(1, 5)}, "a column for each token of prompt and completion"
+
+
 def test_a_token_that_was_seen_stays_seen():
     seen = jnp.array([[True, False, False], [False, True, False]])
     found = mark_seen(seen, jnp.array([2, 1], jnp.int32))

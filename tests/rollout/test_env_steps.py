@@ -1,13 +1,16 @@
 """rollout/envs/steps.py: what a rollout and an evaluation report of episodes, against a loop over two counters."""
 
+import types
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from rl_jax.envs.protocol import Step, Vector
 from rl_jax.rollout.envs import steps
+from rl_jax.rollout.envs.episode import record_episode
 
 ENDS = np.array([2, 3])  # steps of an episode: the first counter terminates, the second is cut off
 START = np.array([10.0, 20.0], np.float32)
@@ -86,3 +89,16 @@ def test_an_evaluation_is_one_episode_or_its_limit():
         expected = [sum(sign * 2 * (START[i] + n) + n for n in range(number[i])) for i in range(2)]
         np.testing.assert_allclose(found[0], expected)
         np.testing.assert_array_equal(found[1], number)
+
+
+def test_of_several_agents_as_rows_the_first_is_recorded():
+    for agents, refused in ((2, False), (3, True), (None, True)):
+        env = COUNTERS._replace(agents=agents and types.SimpleNamespace(count=agents))
+        if refused:
+            with pytest.raises(ValueError, match="load it with num_envs=1, not 2"):
+                record_episode(POLICY, Plain(), env, jax.random.key(0), max_steps=3)
+            continue
+        episode = record_episode(POLICY, Plain(), env, jax.random.key(0), max_steps=3)
+        assert (episode.length, episode.terminated, episode.truncated) == (2, True, False)
+        np.testing.assert_allclose(episode.rewards[:2], by_hand(0, 2)[0])
+        assert episode.last.tolist() == [12.0] and episode.observations[:2, 0].tolist() == [10.0, 11.0]

@@ -12,7 +12,7 @@ from rl_jax.core.types import TokenBatch
 from rl_jax.models.hf import families
 from rl_jax.models.transformer.model import TransformerConfig, make_transformer
 from rl_jax.rollout.lm.engine import make_generate
-from rl_jax.rollout.lm.masked import joined, make_masked_generate
+from rl_jax.rollout.lm.masked import joined, make_masked_generate, most_confident
 from rl_jax.rollout.lm.sampling import Sampling
 from rl_jax.tokenizers import CharTokenizer
 from rl_jax.tokenizers.masked import WithMask
@@ -83,6 +83,7 @@ def test_what_needs_a_causal_model_refuses_this_one_and_the_other_way_round(mode
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
+        (dict(block_length=0), "denoise.block_length=0 must divide the 4 tokens"),
         (dict(block_length=3), "denoise.block_length=3 must divide the 4 tokens"),
         (dict(steps=5), "denoise.steps=5 must be a multiple of the 1 blocks and 4 at most"),
         (dict(steps=3, block_length=2), "denoise.steps=3 must be a multiple of the 2 blocks"),
@@ -93,6 +94,15 @@ def test_what_needs_a_causal_model_refuses_this_one_and_the_other_way_round(mode
 def test_schedules_that_cannot_be(fields, words):
     with pytest.raises(ValueError, match=words):
         compiled(**fields)
+
+
+def test_no_position_is_taken_twice_however_unlikely_the_open_ones_are():
+    confidence = np.float32([[-np.inf, -np.inf, -1.0, -9.0], [0.0, -3.0, -2.0, -1.0]])
+    is_open = np.array([[False, True, False, True], [False, True, True, True]])
+    for left, expected in ((1, is_open), (2, [[False, False, False, True], [False, False, True, True]])):
+        np.testing.assert_array_equal(most_confident(confidence, is_open, left), expected)
+    confidence[0, 1] = np.nan  # of a network that has diverged
+    assert not (np.asarray(most_confident(confidence, is_open, 1)) & ~is_open).any()
 
 
 @pytest.fixture(scope="module")

@@ -79,6 +79,16 @@ def test_a_vocabulary_is_split_over_devices_that_divide_it(monkeypatch):
     assert [rules._shards(size) for size in (4, 8, 9, 10)] == [4, 4, 1, 1]
 
 
+def test_blocks_are_summed_where_they_are_if_a_block_has_eight_tokens(monkeypatch):
+    """With fewer, the sums of all blocks are as much to send as the logits."""
+    split = []
+    monkeypatch.setattr(rules, "devices_over", {"vocab": 4}.get)
+    monkeypatch.setattr(rules, "_invert_split", lambda masses, uniforms, width: split.append(width))
+    for size in (32, 36, 48, 512):  # blocks of 8, 1, 4 and 32 tokens
+        jax.eval_shape(rules._invert, jnp.ones((2, size)), jnp.ones(2))
+    assert split == [8, 32]
+
+
 @pytest.mark.slow
 def test_the_token_that_crosses_top_p_is_kept():
     log_probs = jnp.log(jnp.array([0.1, 0.5, 0.25, 0.15]))

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import math
 import re
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
 
-from rl_jax.core.types import TokenScores
+from rl_jax.core.types import Model, TokenBatch, TokenScores
 from rl_jax.models.transformer.model import make_transformer
 from rl_jax.rollout.lm.sampling import Sampling
 from rl_jax.training import sharding
@@ -177,9 +178,9 @@ def test_the_compiled_program_holds_no_logits_of_the_batch(differentiated):
 
 
 def test_rows_without_a_prompt_are_refused():
-    params, batch = _case()
-    with pytest.raises(ValueError, match="rows of 14 tokens leave no room for a prompt before 14 completion tokens"):
-        make_score(MODEL, completion_length=14)(params, batch)
+    params, batch, _ = _table_case()
+    with pytest.raises(ValueError, match="rows of 13 tokens leave no room for a prompt before 13 completion tokens"):
+        make_score(_table_model(), completion_length=13)(params, batch)
     with pytest.raises(ValueError, match="top_p=2.0"):
         make_score(MODEL, completion_length=4, sampling=Sampling(top_p=2.0))
 
@@ -294,3 +295,118 @@ def test_scoring_in_micro_batches_changes_nothing():
     )
     with pytest.raises(ValueError, match="6 rows do not divide into num_micro_batches=4"):
         in_micro_batches(score, 4)(params, batch)
+
+
+# --- Against numpy, on a network that is a table -----------------------------------------------------------------
+
+WORDS, COLUMNS = 5, 10
+CHUNKS = ((10, 4, 4), (9, 6, 5), (7, 7, 7), (7, 100, 7), (3, 1, 1))  # columns, chunk, the largest even share below it
+
+
+def _table_model(split_head=None):
+    """Hidden states of a token and its position; V = 5."""
+
+    def apply(params, batch):
+        return params["table"][batch.tokens] * (1.0 + 0.1 * batch.positions[..., None])
+
+    unused = dict.fromkeys(("init", "prefill", "decode", "init_cache"))
+    unembed = lambda params, hidden: hidden @ params["head"]  # noqa: E731
+    return Model(apply=apply, unembed=unembed, vocab_size=WORDS, split_head=split_head, **unused)
+
+
+@functools.cache
+def _table_case():
+    """(params, TokenBatch [4, 13], mask bool [4, 10] with holes)."""
+    rng = np.random.default_rng(5)
+    params = {"table": rng.normal(size=(WORDS, 3)), "head": rng.normal(size=(3, WORDS))}
+    params = {name: x.astype(np.float32) for name, x in params.items()}
+    tokens = rng.integers(0, WORDS, (4, COLUMNS + 3)).astype(np.int32)
+    positions = np.broadcast_to(np.arange(COLUMNS + 3, dtype=np.int32), tokens.shape).copy()
+    mask = np.ones((4, COLUMNS), bool)
+    mask[0, 1::3] = mask[1, 6:] = mask[2] = False
+    return params, TokenBatch(tokens, positions, np.ones_like(tokens)), mask
+
+
+def _table_scores(params, batch, temperature, allowed=None):
+    """(log-probs, entropies, sums of squares) of the last columns, float64 [4, 10] each."""
+    hidden = params["table"][batch.tokens].astype(np.float64) * (1 + 0.1 * batch.positions[..., None])
+    logits = (hidden @ params["head"])[:, -COLUMNS - 1 : -1] / temperature
+    masses = np.exp(logits) * (1.0 if allowed is None else allowed)
+    probs = masses / masses.sum(-1, keepdims=True)
+    picked = np.take_along_axis(probs, batch.tokens[:, -COLUMNS:, None], -1)[..., 0]
+    with np.errstate(divide="ignore"):
+        return np.log(picked), -(probs * np.log(np.where(probs > 0, probs, 1.0))).sum(-1), (probs**2).sum(-1)
+
+
+def _check_scores(found, expected):
+    for ours, theirs in zip(found, expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=2e-5)
+
+
+def test_padded_and_packed_rows_of_a_table_have_the_scores_of_numpy():
+    """And one gradient; a column that no part scores has 0."""
+    params, batch, mask = _table_case()
+    packed = pack(batch, mask, share_prefix=False, num_parts=2)
+    rule = Sampling(temperature=0.7)
+    score = make_score(_table_model(), completion_length=COLUMNS, sampling=rule, chunk=4, sum_pi_squared=True)
+
+    def total(params, rows):
+        scores = score(params, rows)
+        return jnp.sum(jnp.where(mask, jnp.cos(jnp.arange(40.0)).reshape(4, 10) * (scores[0] + scores[1]), 0.0)), scores
+
+    both = jax.jit(lambda params: [jax.grad(total, has_aux=True)(params, rows) for rows in (batch, packed)])
+    (of_padded, padded), (of_packed, shortened) = both(params)
+    expected = _table_scores(params, batch, 0.7)
+    _check_scores(padded, expected)
+    _check_scores(shortened, [np.where(mask, x, 0.0) for x in expected])
+    assert max_difference(of_padded, of_packed) < 1e-5
+    weights, values = mask * np.cos(np.arange(40.0)).reshape(4, 10), []
+    for step in (1e-4, -1e-4):
+        moved = {name: x.astype(np.float64) for name, x in params.items()}
+        moved["head"][1, 2] += step
+        values.append((weights * sum(_table_scores(moved, batch, 0.7)[:2])).sum())
+    np.testing.assert_allclose(of_padded["head"][1, 2], (values[0] - values[1]) / 2e-4, rtol=1e-3)
+
+
+def test_columns_with_tokens_of_their_own_are_scored_among_those():
+    params, batch, _ = _table_case()
+    allowed = np.random.default_rng(0).random((4, COLUMNS, WORDS)) < 0.6
+    np.put_along_axis(allowed, batch.tokens[:, -COLUMNS:, None], True, axis=-1)
+    allowed[0, 0], allowed[0, 0, (batch.tokens[0, -COLUMNS] + 1) % WORDS] = False, True
+    score = make_score(_table_model(), completion_length=COLUMNS, chunk=4, sum_pi_squared=True)
+    found = jax.jit(score)(params, batch._replace(allowed=np.packbits(allowed, axis=-1)))
+    _check_scores(found, _table_scores(params, batch, 1.0, allowed))
+    assert np.isneginf(found.log_probs[0, 0]) and found.entropy[0, 0] == 0.0
+
+
+@pytest.mark.parametrize(("columns", "chunk", "width"), CHUNKS)
+def test_slices_are_even_shares_of_the_columns(columns, chunk, width):
+    seen = set()
+
+    def head(params, hidden, tokens):
+        seen.add((hidden.shape, tokens.shape))
+        return TokenScores(hidden[..., 0] * params, hidden[..., 1], None)
+
+    hidden, tokens = (jax.ShapeDtypeStruct(s, t) for s, t in (((2, columns, 3), "float32"), ((2, columns), "int32")))
+    found = jax.eval_shape(lambda h, t: map_columns(head, jnp.float32(1.0), h, t, chunk), hidden, tokens)
+    assert seen == {((2, width, 3), (2, width))} and found.entropy.shape == (2, columns)
+
+
+def test_a_split_head_is_asked_whether_it_takes_a_slice():
+    """Of padded rows a slice is [B, chunk]; of packed ones it has all rows of a part in a row of columns."""
+    params, batch, mask = _table_case()
+    asked = []
+    split = SimpleNamespace(takes=lambda rows, columns: asked.append((rows, columns)))
+    for chunk, of_padded, of_packed in ((4, (4, 4), (2, 8)), (64, (4, 10), (2, 20))):
+        score = make_score(_table_model(lambda params: split), completion_length=COLUMNS, chunk=chunk)
+        for rows in (batch, pack(batch, mask, share_prefix=False, num_parts=2)):
+            jax.eval_shape(score, params, rows)
+        assert asked == [of_padded, of_packed]
+        asked.clear()
+
+
+def test_micro_batches_keep_the_rows_order():
+    rows = np.arange(12).reshape(6, 2)
+    found = in_micro_batches(lambda params, x: (x + params, x[:, 0]), 3)(10, rows)
+    np.testing.assert_array_equal(found[0], rows + 10)
+    np.testing.assert_array_equal(found[1], rows[:, 0])

@@ -53,7 +53,8 @@ def most_confident(confidence: chex.Array, is_open: chex.Array, steps_left: chex
       steps_left: int [], 1 or more; after that many steps none is open.
     """
     number = -(-jnp.sum(is_open, axis=1, keepdims=True) // steps_left)
-    rank = jnp.argsort(jnp.argsort(jnp.where(is_open, -confidence, jnp.inf), axis=1), axis=1)
+    doubt = jnp.minimum(-confidence, jnp.finfo(jnp.float32).max)  # so that one of -inf is still before the closed ones
+    rank = jnp.argsort(jnp.argsort(jnp.where(is_open, doubt, jnp.inf), axis=1), axis=1)
     return is_open & (rank < number)
 
 
