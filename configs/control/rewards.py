@@ -7,10 +7,10 @@
 Arguments: `terms` (a weighted sum of named terms; the default), `signs`, `residuals`, `similarity`, `potential`,
 `machine`, `formula`, `constraint`; exploring `rnd`, `rdd`, `hindsight`, `counts`, `contrast`, `annotator`, `ranking`,
 `novelty`, `taxons`, `serene`; imitation of an `expert` run's episodes.jsonl (algorithm.relabel.demos), `gail`, `airl`,
-`liayn`, `likelihood`, `ads`, `stages`; auxiliary losses `temporal`, `views`, `robust_views`, `anchored_views`,
-`reward_and_state`; starts from `snapshots` of a teacher; `smoke` (seconds, for CI). docs/pages/control_rewards.md says
-what each of them is, and rl_jax.control.relabelling has the equations. Episode metrics and evaluations report the
-environment's own reward.
+`liayn`, `likelihood`, `ads`, `stages`; auxiliary losses `taco`, `temporal`, `clam`, `views`, `robust_views`,
+`anchored_views`, `reward_and_state`; starts from `snapshots` of a teacher; `smoke` (seconds, for CI).
+docs/pages/control_rewards.md says what each of them is, and rl_jax.control.relabelling has the equations. Episode
+metrics and evaluations report the environment's own reward.
 """
 
 from configs import common, sweeps
@@ -58,6 +58,12 @@ _TOUR = _PROBE | dict(
     train=dict(total_steps=200_000, optimizer=dict(learning_rate=3e-3)),
 )
 _AUXILIARY = _PROBE | dict(env=dict(name="probes/corridor", length=12))
+_PARTNER = _PROBE | dict(
+    env=dict(name="probes/partner", frame_stack=16, at_reset="zeros"),
+    sample=dict(num_envs=64, num_steps=16),
+    network=dict(kind="windows", hidden=(32,), width=32, context=16),
+    eval=dict(num_episodes=256, max_steps=16),
+)
 _HALF = dict(fn="place")  # the annotator's score: how far right; above a half is good
 
 PLACES = {
@@ -136,7 +142,11 @@ PLACES = {
     "ads": (_TOUR, dict(fn="by_transport", demos="", scale=1.0)),
     "stages": (_TOUR, dict(fn="by_stages", demos="", stages=5)),
     # Auxiliary losses on the actor's layers; the reward stays the environment's.
+    # arXiv 2306.13229 (TACO): K steps, CURL and rewards; `temporal` is its first term with K = 1.
+    "taco": (_AUXILIARY | dict(auxiliary=dict(fn="taco", steps=3, coef=0.1)), dict(fn="")),
     "temporal": (_AUXILIARY | dict(auxiliary=dict(fn="temporal")), dict(fn="")),
+    # arXiv 2401.00132 (CLAM): the policy reads a code of what the other one did, two parts of which are contrasted.
+    "clam": (_PARTNER | dict(auxiliary=dict(fn="agent_model")), dict(fn="")),
     "views": (_AUXILIARY | dict(auxiliary=dict(fn="views", kind="info_nce")), dict(fn="")),
     "robust_views": (_AUXILIARY | dict(auxiliary=dict(fn="views", kind="robust")), dict(fn="")),
     # arXiv 2305.11965 (iSogCLR): a temperature and a moving average for each anchor, kept from minibatch to minibatch.
