@@ -5,12 +5,12 @@
     python -m experiments.control_ppo --config=configs/control/rewards.py:terms --config.algorithm.relabel.keep=1.0
 
 Arguments: `terms` (a weighted sum of named terms; the default), `signs`, `residuals`, `similarity`, `potential`,
-`machine`, `formula`, `constraint`; exploring `rnd`, `rdd`, `hindsight`, `counts`, `contrast`, `annotator`, `ranking`,
-`novelty`, `taxons`, `serene`; imitation of an `expert` run's episodes.jsonl (algorithm.relabel.demos), `gail`, `airl`,
-`liayn`, `likelihood`, `ads`, `stages`; auxiliary losses `taco`, `temporal`, `clam`, `views`, `robust_views`,
-`anchored_views`, `reward_and_state`; starts from `snapshots` of a teacher; `smoke` (seconds, for CI).
-docs/pages/control_rewards.md says what each of them is, and rl_jax.control.relabelling has the equations. Episode
-metrics and evaluations report the environment's own reward.
+`machine`, `formula`, `constraint`; exploring `rnd`, `rdd`, `hindsight`, `byol_hindsight`, `counts`, `contrast`,
+`annotator`, `ranking`, `novelty`, `taxons`, `serene`; imitation of an `expert` run's episodes.jsonl
+(algorithm.relabel.demos), `gail`, `airl`, `liayn`, `likelihood`, `ads`, `stages`; auxiliary losses `taco`, `temporal`,
+`clam`, `views`, `robust_views`, `anchored_views`, `reward_and_state`; starts from `snapshots` of a teacher; `smoke`
+(seconds, for CI). docs/pages/control_rewards.md says what each of them is, and rl_jax.control.relabelling has the
+equations. Episode metrics and evaluations report the environment's own reward.
 """
 
 from configs import common, sweeps
@@ -125,6 +125,9 @@ PLACES = {
     "rnd": (_LONG, dict(fn="by_distillation", sigma=0.0, coef=1.0)),
     "rdd": (_LONG, dict(fn="by_distillation", sigma=1.0, coef=1.0)),
     "hindsight": (_SCREEN, dict(fn="by_hindsight", hindsight=8, coef=1.0)),
+    # arXiv 2211.10515 on bootstrapped latents: b = (f(s), a), |unit(R(b, z)) - unit(f_slow(s'))|^2 + lam L_inv; departs
+    # as relabelling.hindsight.by_bootstrap says. `hindsight` has the next observation in place of f_slow(s').
+    "byol_hindsight": (_SCREEN, dict(fn="by_bootstrap", hindsight=8, target_rate=0.05, coef=1.0)),
     "counts": (_LONG, dict(fn="by_elliptical", features=0, coef=0.1)),
     # G over the last 16 updates: over one update, 1,024 steps, the bonus would not fall with visits.
     "contrast": (_LONG, dict(fn="by_elliptical", features=16, coef=0.1, memory=16_384)),

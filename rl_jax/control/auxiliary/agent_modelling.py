@@ -21,7 +21,9 @@ def episodes_of(done: chex.Array) -> chex.Array:
     return before + (jnp.arange(rows, dtype=jnp.int32) * (length + 1))[:, None]
 
 
-def cropped(windows: chex.Array, key: chex.PRNGKey, *, context: int, shortest: float, hidden_share: float) -> chex.Array:
+def cropped(
+    windows: chex.Array, key: chex.PRNGKey, *, context: int, shortest: float, hidden_share: float
+) -> chex.Array:
     """Each window with all but a random part of its frames set to 0, and some of that part, too.
 
     Args:
