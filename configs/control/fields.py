@@ -24,7 +24,7 @@ CONTROL = {
     "sample.num_envs": "Parallel environments per run.",
     "sample.num_steps": "Steps per environment and update.",
     "train.total_steps": "Environment steps per run. All environments together.",
-    "network.kind": '"mlp", "gru", "transformer", "windows" or "denoiser". The last is for its probe.',
+    "network.kind": '"mlp", "gru", "transformer" or "windows". And "denoiser", for its probe.',
     "network.hidden": "Widths of the hidden layers. Actor and critic have their own.",
     "network.width": "Width of the memory.",
     "network.context": "transformer: context length, in steps. windows: env.frame_stack.",
