@@ -100,9 +100,9 @@ def test_who_knows_the_partner_earns_its_share():
 
 @pytest.mark.slow
 def test_the_code_tells_partners_apart():
-    """Partners of one kind get codes that are alike, those of other kinds do not: their cosines differ by .4.
+    """Partners of one kind get codes that are alike, those of other kinds do not: their cosines differ by .6.
 
-    With the second parts of other partners in place of the right ones it is .02.
+    With the second parts of other partners in place of the right ones nothing is told apart.
     """
     context, count = 8, 32
     encoder = windows.make_window_encoder(3, context, width=16, heads=2)
@@ -140,7 +140,8 @@ def test_the_code_tells_partners_apart():
         same_kind = jnp.sum(jnp.where(same, alike, 0.0)) / jnp.sum(same)
         return same_kind - jnp.sum(jnp.where(same, 0.0, alike)) / jnp.sum(~same)
 
-    assert jax.jit(train, compiler_options=QUICK)() > 0.25
+    apart = float(jax.jit(train, compiler_options=QUICK)())
+    assert apart > 0.4, apart
 
 
 @pytest.mark.slow

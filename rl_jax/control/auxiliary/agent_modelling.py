@@ -50,7 +50,7 @@ def agent_model(
     width: int,
     context: int,
     make_net: Callable,
-    temperature: float = 0.1,
+    temperature: float = 0.5,
     shortest: float = 0.2,
     hidden_share: float = 0.3,
     code: int = 64,
@@ -61,16 +61,16 @@ def agent_model(
 
     Source: arXiv 2401.00132, fadegehg/CLAM clam/models/policy_representation.py: random crops of 8 to 48 of 50 steps,
     frames hidden in the first, SupCon's loss without labels. Departs: trained with the policy on its batch, not on a
-    buffer of trajectories; so rows of one episode are no negatives of each other. No batch norm in the head; the
-    temperature and the share that is hidden are the program's arguments there and could not be read.
+    buffer of trajectories; so rows of one episode are no negatives of each other. No batch norm in the head;
+    SupCon's factor tau / .07 is left to coef.
 
     Args:
       width: of e.
       context: K.
       make_net: models.agents.features.make_net.
-      temperature: of the contrast.
+      temperature: of the contrast; .5 published.
       shortest: least length of a crop, as a share of the window's frames.
-      hidden_share: of the first crop's frames.
+      hidden_share: of the first crop's frames; .3 published.
       code: size of v; 64 published.
       coef: weight.
       rows: of the minibatch that are contrasted, the first ones.
