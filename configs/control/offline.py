@@ -4,15 +4,15 @@
     python -m experiments.control_offline --config=configs/control/offline.py:cartpole,cql
 
 Arguments: an environment, `pointmass` (the default), `neorl2` (the same with delay and wind, and data of one middling
-policy), `gridworld`, `cartpole`, `aim`, `matching`; a method, `bc`, `filtered_bc`, `awr`, `iql` (the default), `xql`,
-`dual_chi2`, `dual_tv`, `recoil` (imitation, without rewards), `cql`, for continuous actions `td3_bc`, `a2pr`; decision
-transformers, `dt`, `mo_dt`; `oppo`; tasks one after the other, on `pointmass` with goals that are not observed, `oer`,
-`random_replay` (the same, but what is kept of a task is drawn at random), or with an inertia of its own, `hypercrl` (a
-model of the dynamics, planned with); `imagined` (more data, made by a wrong model of the world, a half of each batch);
-what is hidden of the data, `ss_orl` (actions of 90 % of the episodes, filled in by an inverse model), `labelled_only`
-(the same, left out), `preferred` (rewards, learned from pairs of segments); `fqe` (the policy's value by fitted Q, from
-the data alone); `online` (the second half of the updates with steps of its own, one for each); `smoke` (seconds, for
-CI).
+policy), `gridworld`, `cartpole`, `aim`, `matching`, `hidden` (pointmass without its velocities); a method, `bc`,
+`filtered_bc`, `awr`, `iql` (the default), `xql`, `dual_chi2`, `dual_tv`, `recoil` (imitation, without rewards), `cql`,
+for continuous actions `td3_bc`, `a2pr`; decision transformers, `dt`, `mo_dt`; `oppo`; `histories`, IQL on codes of what
+was seen so far; tasks one after the other, on `pointmass` with goals that are not observed, `oer`, `random_replay` (the
+same, but what is kept of a task is drawn at random), or with an inertia of its own, `hypercrl` (a model of the
+dynamics, planned with); `imagined` (more data, made by a wrong model of the world, a half of each batch); what is
+hidden of the data, `ss_orl` (actions of 90 % of the episodes, filled in by an inverse model), `labelled_only` (the
+same, left out), `preferred` (rewards, learned from pairs of segments); `fqe` (the policy's value by fitted Q, from the
+data alone); `online` (the second half of the updates with steps of its own, one for each); `smoke` (seconds, for CI).
 """
 
 from configs import common, sweeps
@@ -32,6 +32,10 @@ ENVIRONMENTS = {
     "cartpole": dict(env=dict(name="gymnax/CartPole-v1"), dataset=dict(num_steps=400), eval=dict(max_steps=500)),
     "aim": dict(env=dict(name="probes/aim"), dataset=dict(num_steps=40), eval=dict(max_steps=1)),
     "matching": dict(env=dict(name="probes/matching"), dataset=dict(num_steps=40), eval=dict(max_steps=1)),
+    # Places without velocities, also for the behaviours: what matters has to be read from the last observations.
+    "hidden": dict(
+        env=dict(name="probes/pointmass", features=(0, 1)), dataset=dict(num_steps=200), eval=dict(max_steps=20)
+    ),
 }
 # The published constants of each method; what is in units of the return (beta, temperature) is for these rewards.
 _TD3 = dict(alpha=2.5, discount=0.99, noise=0.2, noise_clip=0.5, delay=2, target_rate=0.005)
@@ -64,6 +68,12 @@ METHODS = {
     "oer": dict(fn="oer", replay_coef=1.0, select=True, **_TD3),
     "random_replay": dict(fn="oer", replay_coef=1.0, select=False, **_TD3),
     "hypercrl": dict(fn="hypercrl", beta=0.05),
+    # arXiv 2310.20663: J = (|z - z'| - |r - r'| - gamma W2(P, P'))^2 of codes z of histories beside the base's loss.
+    # Departs: IQL in place of CQL and ILQL; gamma = 1 there, here distances are bounded. The formula is known from
+    # quotations only (rl_jax.losses.bisimulation).
+    "histories": dict(
+        fn="histories", base=dict(fn="iql", expectile=0.7, **_WEIGHTS), coef=0.1, model_coef=1.0, discount=0.9
+    ),
     "oppo": dict(fn="oppo", triplet_coef=0.1, norm_coef=0.1, margin=1.0),
 }
 # arXiv 2305.13804: the tasks, and how much of each is kept.
@@ -78,6 +88,7 @@ IMAGINED = dict(field="inertia", value=0.3, behaviours=("expert",), shares=(1.0,
 # arXiv 2408.08441: first offline, then a step of the environment for each update, in the same data.
 ONLINE = dict(after=0.5, every=20, num_envs=4, mixing=-1.0)
 SEQUENCE = dict(width=64, layers=2, heads=2, context=10)  # of a decision transformer
+HISTORY = dict(code=16, context=10)
 # What is hidden of the data: actions of 90 % of the episodes (arXiv 2210.06518), or all rewards (arXiv 2411.05273).
 _LABELS = dict(
     missing="", share=0.1, lowest=0.5, fill=True, updates=1000, learning_rate=1e-3,
@@ -164,6 +175,8 @@ def get_config(arg: str | None = None):
             config.eval.num_episodes = 16
         if method == "oppo":
             config.hindsight = dict(code=16, length=20)
+        if method == "histories":
+            config.history = dict(HISTORY)
         if imagined:
             config.imagined = dict(IMAGINED)
             config.dataset.update(behaviours=("poor", "random"), shares=(0.3, 0.7), mixing=(0.5, 0.5))
@@ -185,6 +198,8 @@ def shorten(config) -> None:
     config.network.update(hidden=(16,))
     if "sequence" in config:
         config.sequence.update(width=8, layers=1, context=4)
+    if "history" in config:
+        config.history.update(code=4, context=4)
     config.dataset.update(num_envs=8, num_steps=20)
     config.eval.update(num_episodes=2, max_steps=20)
     if "continual" in config:

@@ -5,12 +5,12 @@
     python -m experiments.control_ppo --config=configs/control/rewards.py:terms --config.algorithm.relabel.keep=1.0
 
 Arguments: `terms` (a weighted sum of named terms; the default), `signs`, `residuals`, `similarity`, `potential`,
-`machine`, `formula`, `constraint`; exploring `rnd`, `rdd`, `hindsight`, `counts`, `contrast`, `annotator`, `ranking`,
-`novelty`, `taxons`, `serene`; imitation of an `expert` run's episodes.jsonl (algorithm.relabel.demos), `gail`, `airl`,
-`liayn`, `likelihood`, `ads`, `stages`; auxiliary losses `temporal`, `views`, `robust_views`, `anchored_views`,
-`reward_and_state`; starts from `snapshots` of a teacher; `smoke` (seconds, for CI). docs/pages/control_rewards.md says
-what each of them is, and rl_jax.control.relabelling has the equations. Episode metrics and evaluations report the
-environment's own reward.
+`machine`, `formula`, `constraint`; exploring `rnd`, `rdd`, `hindsight`, `byol_hindsight`, `counts`, `contrast`,
+`annotator`, `ranking`, `novelty`, `taxons`, `serene`; imitation of an `expert` run's episodes.jsonl
+(algorithm.relabel.demos), `gail`, `airl`, `liayn`, `likelihood`, `ads`, `stages`; auxiliary losses `taco`, `temporal`,
+`clam`, `views`, `robust_views`, `anchored_views`, `reward_and_state`; starts from `snapshots` of a teacher; `smoke`
+(seconds, for CI). docs/pages/control_rewards.md says what each of them is, and rl_jax.control.relabelling has the
+equations. Episode metrics and evaluations report the environment's own reward.
 """
 
 from configs import common, sweeps
@@ -58,6 +58,12 @@ _TOUR = _PROBE | dict(
     train=dict(total_steps=200_000, optimizer=dict(learning_rate=3e-3)),
 )
 _AUXILIARY = _PROBE | dict(env=dict(name="probes/corridor", length=12))
+_PARTNER = _PROBE | dict(
+    env=dict(name="probes/partner", frame_stack=16, at_reset="zeros"),
+    sample=dict(num_envs=64, num_steps=16),
+    network=dict(kind="windows", hidden=(32,), width=32, context=16),
+    eval=dict(num_episodes=256, max_steps=16),
+)
 _HALF = dict(fn="place")  # the annotator's score: how far right; above a half is good
 
 PLACES = {
@@ -119,6 +125,9 @@ PLACES = {
     "rnd": (_LONG, dict(fn="by_distillation", sigma=0.0, coef=1.0)),
     "rdd": (_LONG, dict(fn="by_distillation", sigma=1.0, coef=1.0)),
     "hindsight": (_SCREEN, dict(fn="by_hindsight", hindsight=8, coef=1.0)),
+    # arXiv 2211.10515 on bootstrapped latents: b = (f(s), a), |unit(R(b, z)) - unit(f_slow(s'))|^2 + lam L_inv; departs
+    # as relabelling.hindsight.by_bootstrap says. `hindsight` has the next observation in place of f_slow(s').
+    "byol_hindsight": (_SCREEN, dict(fn="by_bootstrap", hindsight=8, target_rate=0.05, coef=1.0)),
     "counts": (_LONG, dict(fn="by_elliptical", features=0, coef=0.1)),
     # G over the last 16 updates: over one update, 1,024 steps, the bonus would not fall with visits.
     "contrast": (_LONG, dict(fn="by_elliptical", features=16, coef=0.1, memory=16_384)),
@@ -136,7 +145,13 @@ PLACES = {
     "ads": (_TOUR, dict(fn="by_transport", demos="", scale=1.0)),
     "stages": (_TOUR, dict(fn="by_stages", demos="", stages=5)),
     # Auxiliary losses on the actor's layers; the reward stays the environment's.
+    # arXiv 2306.13229 (TACO): K steps, CURL and rewards; `temporal` is its first term with K = 1.
+    "taco": (_AUXILIARY | dict(auxiliary=dict(fn="taco", steps=3, coef=0.1)), dict(fn="")),
     "temporal": (_AUXILIARY | dict(auxiliary=dict(fn="temporal")), dict(fn="")),
+    # arXiv 2401.00132 (CLAM): the policy reads a code of what the other one did, two parts of which are contrasted.
+    # Temperature .5 published, with a slow copy of the encoder for the actor. Here there is none, and with .5 the actor
+    # does not keep up: 7.7 of 16 after 119,000 steps, 9.8 with .1, 9.5 with an untrained encoder, 8.3 without a window.
+    "clam": (_PARTNER | dict(auxiliary=dict(fn="agent_model", temperature=0.1)), dict(fn="")),
     "views": (_AUXILIARY | dict(auxiliary=dict(fn="views", kind="info_nce")), dict(fn="")),
     "robust_views": (_AUXILIARY | dict(auxiliary=dict(fn="views", kind="robust")), dict(fn="")),
     # arXiv 2305.11965 (iSogCLR): a temperature and a moving average for each anchor, kept from minibatch to minibatch.

@@ -74,7 +74,7 @@ RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("lora.variant", *_choice("lora", "rslora", "dora")),
     # Control.
     ("dataset.layout", *_choice("auto", "rlds", "episodes")),
-    ("network.kind", *_choice("mlp", "gru", "transformer", "denoiser")),
+    ("network.kind", *_choice("mlp", "gru", "transformer", "denoiser", "windows")),
     ("network.hidden", _all_counts, "a tuple of widths of 1 or more, as in (64, 64)"),
     ("network.width network.context network.heads network.layers env.frame_stack", _is_count, COUNT),
     ("network.channels network.actor_features", lambda x: x >= 0, NOT_NEGATIVE),

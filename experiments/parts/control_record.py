@@ -50,7 +50,7 @@ def make_gather(config) -> Callable:
     env = load_env(config, config.record.num_envs, learning=True)
     algorithm = make_algorithm(settings_of(config))._replace(minibatches=1)
     agent = make_network(config, env, algorithm.objective.num_outputs())
-    agent = with_auxiliary(config, config.algorithm.auxiliary.to_dict(), agent, env)[0]
+    agent = with_auxiliary(config, config.algorithm.auxiliary.to_dict(), agent, env).agent
     keywords = NETWORKS[config.network.kind][1]
     env = envs.scalarized(env) if env.objectives else env
     policy_of = control.make_update(agent, env, algorithm, optax.identity(), num_steps=1, **keywords)[2]

@@ -95,10 +95,13 @@ def make_run(config, *, parts: int = 1, axis_name: str | None = None, relabel=No
         optimizer = optax.adam(optax.linear_schedule(rate, rate * final, total), **adam)
         make_update = bind(result["algorithm"]["updater"] | NETWORKS[config.network.kind][1], control)
         named = make_relabel(result["algorithm"], env, agent, axis_name) if relabel is None else relabel
-        trained, auxiliary, anchors = with_auxiliary(config, result["algorithm"]["auxiliary"], agent, env)
+        found = with_auxiliary(config, result["algorithm"]["auxiliary"], agent, env)
         algorithm = make_algorithm(result, updates=num_updates(config))
-        algorithm = algorithm._replace(relabel=named, auxiliary=auxiliary, anchors=anchors)
-        return make_update(trained, env, algorithm, optimizer, num_steps=config.sample.num_steps, axis_name=axis_name)
+        algorithm = algorithm._replace(
+            relabel=named, auxiliary=found.loss, auxiliary_extras=found.extras, anchors=found.anchors
+        )
+        sizes = dict(num_steps=config.sample.num_steps, axis_name=axis_name)
+        return make_update(found.agent, env, algorithm, optimizer, **sizes)
 
     def init(key: jax.Array, values: dict[str, jax.Array]) -> control.ControlState:
         return parts_of(values)[0](key)
@@ -122,7 +125,7 @@ def make_run(config, *, parts: int = 1, axis_name: str | None = None, relabel=No
         return state, metrics
 
     def params(state: control.ControlState):
-        trained = with_auxiliary(config, settings["algorithm"]["auxiliary"], agent, env)[0]
+        trained = with_auxiliary(config, settings["algorithm"]["auxiliary"], agent, env).agent
         unravel = control.unraveler(trained)
         return (jax.vmap(unravel) if state.train.params.ndim == 2 else unravel)(state.train.params)
 

@@ -19,13 +19,14 @@ from rl_jax.core.binding import bind, needs
 from rl_jax.envs import snapshots
 from rl_jax.grpo import Objective as PolicyObjective
 from rl_jax.losses import aggregate, kl, policy, value
-from rl_jax.models.agents import actor_critic, denoiser, distributions
+from rl_jax.models.agents import actor_critic, denoiser, distributions, windows
 from rl_jax.models.agents.memory import make_gru_agent, make_transformer_agent
 
 # config.network.kind -> (maker of the agent, keywords of the updater).
 NETWORKS = {
     "mlp": (actor_critic.make_agent, {}),
     "denoiser": (denoiser.make_denoiser, {}),
+    "windows": (windows.make_window_agent, {}),
     "gru": (make_gru_agent, {"learner": control.by_rows}),
     "transformer": (make_transformer_agent, {"learner": control.by_rows}),
 }

@@ -14,7 +14,7 @@ from rl_jax.control.offline import evaluation, labelling, sequence
 from rl_jax.control.offline import hindsight as episodes
 from rl_jax.control.offline import recipe as recipes
 from rl_jax.core.binding import bind
-from rl_jax.models.agents import decision_transformer, hindsight
+from rl_jax.models.agents import decision_transformer, hindsight, history
 from rl_jax.rollout.envs.steps import memoryless
 from rl_jax.training.step import TrainState
 
@@ -119,10 +119,48 @@ def hindsight_method(config, networks, algorithm: dict[str, Any]) -> Method:
     return Method(model.init, bind(algorithm, offline)(model), sample, act, lambda rows: (), networks.distribution)
 
 
+def history_method(config, networks, algorithm: dict[str, Any]) -> Method:
+    """A method on codes of the last steps. Arguments: as for `step_method`.
+
+    Raises:
+      ValueError: if eval.greedy is off: the policy remembers the likeliest action, not a sampled one.
+    """
+    if not config.eval.greedy:
+        raise ValueError("eval.greedy=False: a policy of histories acts by its likeliest action; set it True")
+    env = control_setup.load_env(config, 1)
+    shape, fields = env.observation_space.shape, config.history
+    sizes = dict(code=fields.code, context=fields.context)
+    model = history.make_history_networks(
+        shape, kind=offline_data.action_kind(env), **sizes, **config.network.to_dict()
+    )
+    readers = model.readers
+
+    def act(params, loaded: offline_data.Loaded):
+        def policy(worlds):
+            observations = datasets.normalized(worlds.observation, loaded.moments)
+            unread = jnp.zeros_like(worlds.episode_return)
+            memory = decision_transformer.extended(worlds.memory, unread, observations, worlds.episode_length)
+            outputs = readers.policy(params, model.encode(params, memory))
+            chosen = readers.encode(readers.distribution.mode(outputs))
+            return outputs, memory._replace(actions=memory.actions.at[:, -1].set(chosen))
+
+        return policy
+
+    return Method(
+        model.init,
+        bind(algorithm | dict(base=bind(algorithm["base"], offline)), offline)(model),
+        functools.partial(sequence.sample_windows, context=fields.context),
+        act,
+        lambda rows: decision_transformer.empty(model, rows, shape),
+        readers.distribution,
+    )
+
+
 METHODS = {
     "dt": sequence_method,
     "mo_dt": sequence_method,
     "oppo": hindsight_method,
+    "histories": history_method,
 }  # algorithm.fn -> Method; others are step_method's
 
 

@@ -67,6 +67,8 @@ class Algorithm(NamedTuple):
         self_play.by_self_play), before they are scaled. None keeps them.
       auxiliary: a further loss, (the agent's params, PPOBatch) -> (float [], its weight); the batch has
         extras["next_observations"] and extras["step_rewards"] for it (control.auxiliary).
+      auxiliary_extras: (observations [B T, ...] as the loss reads them, next_observations, Transitions [B, T]) ->
+        further extras for it, {name: [B T, ...]}; None: no others.
       anchors: what the further loss keeps from minibatch to minibatch (control.anchors.Anchored), or None.
       discount: gamma of the returns in normalize_rewards; the advantage has its own.
     """
@@ -87,6 +89,7 @@ class Algorithm(NamedTuple):
     normalize_rewards: bool = False
     relabel: Relabel | None = None
     auxiliary: Callable | None = None
+    auxiliary_extras: Callable | None = None
     anchors: Any = None
     discount: Any = 0.99
 
@@ -157,6 +160,8 @@ def credited(
     extras = {}
     if algorithm.auxiliary is not None:
         extras = {"next_observations": next_observations, "step_rewards": rows.rewards.reshape(shape)}
+    if algorithm.auxiliary_extras is not None:
+        extras |= algorithm.auxiliary_extras(inputs.observations, next_observations, rows)
     policy = PolicyBatch(
         batch=inputs,
         completion_mask=mask.reshape(shape),

@@ -1,6 +1,7 @@
 """Contrasts: scores h_ij of anchor i and candidate j, of which h_ii is the right one.
 
 info_nce   -log exp(h_ii) / sum_j exp(h_ij);  scores that say nothing give log B         1807.03748; TACO 2306.13229
+two_sided  info_nce of two views, each against both views of others       SupCon 2004.11362; CLAM 2401.00132
 robust     min_{tau >= tau_0} tau log mean_{j != i} exp((h_ij - h_ii) / tau) + tau rho        iSogCLR 2305.11965
 anchored   the same in small steps: a moving average of the mean and a tau for each anchor    iSogCLR 2305.11965
 """
@@ -12,14 +13,42 @@ import jax
 import jax.numpy as jnp
 
 
-def info_nce(scores: chex.Array) -> chex.Array:
+def info_nce(scores: chex.Array, valid: chex.Array | None = None) -> chex.Array:
     """-log softmax of the right candidate, float [B].
 
     Args:
       scores: float [B, B], row i: anchor i against every candidate.
+      valid: bool [B]. False: no anchor, whose loss is 0, and no candidate either. None: all are.
     """
     chex.assert_rank(scores, 2)
+    if valid is not None:
+        chex.assert_shape(valid, scores.shape[:1])
+        own = jnp.where(valid, jnp.diagonal(scores), 0.0)
+        ahead = jax.nn.logsumexp(jnp.where(valid[None, :], scores, -1e30), axis=1)
+        return jnp.where(valid, ahead, 0.0) - own
     return jax.nn.logsumexp(scores, axis=1) - jnp.diagonal(scores)
+
+
+def two_sided(left: chex.Array, right: chex.Array, apart: chex.Array, *, temperature: float) -> chex.Array:
+    """-log exp(x_i.x_p / tau) / sum_j exp(x_i.x_j / tau) of both views, float [2B]; p is the other view of i.
+
+    j is p and both views of the rows that are apart from i: SimCLR's loss, and SupCon's without labels (arXiv
+    2004.11362), where all rows are apart.
+
+    Args:
+      left: float [B, D], differentiated.
+      right: float [B, D], the other views, differentiated.
+      apart: bool [B, B]. Whether j is a wrong answer for i; of a row with itself it is not read.
+      temperature: tau.
+    """
+    chex.assert_equal_shape([left, right])
+    chex.assert_shape(apart, (len(left), len(left)))
+    codes, own = jnp.concatenate([left, right]), jnp.eye(len(left), dtype=bool)
+    scores = codes @ codes.T / temperature
+    wrong = apart & ~own
+    wrong = jnp.block([[wrong, wrong | own], [wrong | own, wrong]])
+    right_scores = jnp.sum(left * right, axis=1) / temperature
+    return jax.nn.logsumexp(jnp.where(wrong, scores, -1e30), axis=1) - jnp.concatenate([right_scores, right_scores])
 
 
 def robust_value(gaps: chex.Array, tau: chex.Array, rho: float) -> chex.Array:

@@ -7,6 +7,7 @@ A method is a Recipe (recipe.py): a loss of all its networks. A config names one
     td3_bc, a2pr, cql                        actor_critic.py    the policy's own actions, kept near the data's
     dt, mo_dt                                sequence.py        cloning, given the return that is asked for
     oppo                                     hindsight.py       cloning, given a code that preferences choose
+    histories                                history.py         one of these on codes of what was seen so far
     oer                                      continual.py       tasks one after the other, with a little of the old ones
     hypercrl                                 hypernetwork.py    the same for a model that is planned with
 """
@@ -14,9 +15,10 @@ A method is a Recipe (recipe.py): a loss of all its networks. A config names one
 from rl_jax.control.offline.actor_critic import a2pr, cql, td3_bc
 from rl_jax.control.offline.continual import oer
 from rl_jax.control.offline.hindsight import oppo
+from rl_jax.control.offline.history import histories
 from rl_jax.control.offline.hypernetwork import hypercrl
 from rl_jax.control.offline.in_sample import awr, bc, dual, filtered_bc, iql, recoil, xql
 from rl_jax.control.offline.sequence import dt, mo_dt
 
 __all__ = ["a2pr", "awr", "bc", "cql", "dt", "dual", "filtered_bc", "iql", "mo_dt", "oer", "oppo", "recoil", "td3_bc"]
-__all__ += ["hypercrl", "xql"]
+__all__ += ["histories", "hypercrl", "xql"]

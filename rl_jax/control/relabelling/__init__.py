@@ -6,7 +6,7 @@ named by its import path, "my_rewards:by_mine", with the same keywords.
 """
 
 from rl_jax.control.relabelling.annotated import by_annotator
-from rl_jax.control.relabelling.hindsight import by_hindsight
+from rl_jax.control.relabelling.hindsight import by_bootstrap, by_hindsight
 from rl_jax.control.relabelling.imitation import by_discriminator
 from rl_jax.control.relabelling.likelihood import by_likelihood
 from rl_jax.control.relabelling.novelty import by_archive, by_distillation, by_elliptical
@@ -16,6 +16,7 @@ from rl_jax.control.relabelling.transport import by_stages, by_transport
 __all__ = [
     "by_annotator",
     "by_archive",
+    "by_bootstrap",
     "by_discriminator",
     "by_distillation",
     "by_elliptical",

@@ -35,7 +35,7 @@ class Hindsight(NamedTuple):
     """State of `by_hindsight`.
 
     Attributes:
-      target: params of the fixed map w.
+      target: params of the fixed map w, or of the slow encoder.
       learned: of G, R and g.
       bonus: float32 []. Mean bonus of the last batch.
     """
@@ -61,10 +61,10 @@ def by_hindsight(
     keep: float = 1.0,
     axis_name=None,
 ) -> Relabel:
-    """BYOL-Hindsight's bonus; hindsight = 0 is the prediction error of BYOL-Explore.
+    """BYOL-Hindsight's bonus on a fixed w; hindsight = 0 is the prediction error.
 
     Source: arXiv 2211.10515. Departs: the target w is a fixed random map (or the observation itself), in place of
-    bootstrapped latents; the contrast of a row is with 64 rows of its batch.
+    bootstrapped latents, which `by_bootstrap` has; the contrast of a row is with 64 rows of its batch.
 
     Args:
       observation_size: numbers in an observation.
@@ -96,25 +96,7 @@ def by_hindsight(
         return Hindsight(target_net.init(keys[0]), begin(params, optimizer, keys[1]), jnp.float32(0.0))
 
     def parts(params: Any, key: chex.PRNGKey, x: chex.Array, w: chex.Array) -> tuple[chex.Array, chex.Array]:
-        """(L_rec, L_inv), float [N] each; the critic's gradient is turned round, so that one step serves both."""
-        eps_key, order_key = jax.random.split(key)
-        if not hindsight:
-            again = nets["reconstruct"].apply(params["reconstruct"], x)
-            return jnp.mean(jnp.square(again - w), axis=1), jnp.zeros(len(x))
-        eps = jax.random.normal(eps_key, (len(x), noise))
-        z = nets["generate"].apply(params["generate"], jnp.concatenate([x, w, eps], axis=1))
-        again = nets["reconstruct"].apply(params["reconstruct"], jnp.concatenate([x, z], axis=1))
-        critic = jax.tree.map(_turned, params["critic"])
-        # Groups of rows: all pairs inside each.
-        size = next(n for n in range(min(64, len(x)), 0, -1) if len(x) % n == 0)
-        order = jax.random.permutation(order_key, len(x))
-
-        def contrast(x: chex.Array, z: chex.Array) -> chex.Array:
-            both = (jnp.repeat(x, size, axis=0), jnp.tile(z, (size, 1)))
-            return invariance(nets["critic"].apply(critic, jnp.concatenate(both, axis=1)).reshape(size, size))
-
-        grouped = jax.vmap(contrast)(x[order].reshape(-1, size, x.shape[1]), z[order].reshape(-1, size, hindsight))
-        inv = jnp.zeros(len(x)).at[order].set(grouped.reshape(-1))
+        again, inv = reconstructed(nets, params, key, x, w, hindsight=hindsight, noise=noise)
         return jnp.mean(jnp.square(again - w), axis=1), inv
 
     def apply(state: Hindsight, rows: Transitions) -> tuple[Hindsight, Transitions]:
@@ -129,6 +111,123 @@ def by_hindsight(
         bonus = jnp.maximum(rec + invariance_coef * inv, 0.0)
         learned = descend(loss_fn, state.learned, optimizer, steps=steps, axis_name=axis_name)
         return Hindsight(state.target, learned, mean_of(bonus, axis_name)), with_bonus(rows, bonus, coef, keep)
+
+    return Relabel(init, apply, seeded=True, measure=lambda state: {"relabel/bonus": state.bonus})
+
+
+def reconstructed(
+    nets: dict[str, Any], params: Any, key: chex.PRNGKey, x: chex.Array, w: chex.Array, *, hindsight: int, noise: int
+) -> tuple[chex.Array, chex.Array]:
+    """(R(b, z), L_inv [N]); the critic's gradient is turned round, so that one step serves both.
+
+    Args:
+      nets: "generate", "reconstruct" and "critic".
+      params: theirs.
+      key: for eps and the groups.
+      x: b = (s, a), float [N, D].
+      w: what is reconstructed, float [N, W].
+      hindsight: size of z; 0 leaves it out.
+      noise: size of eps.
+    """
+    eps_key, order_key = jax.random.split(key)
+    if not hindsight:
+        return nets["reconstruct"].apply(params["reconstruct"], x), jnp.zeros(len(x))
+    eps = jax.random.normal(eps_key, (len(x), noise))
+    z = nets["generate"].apply(params["generate"], jnp.concatenate([x, w, eps], axis=1))
+    again = nets["reconstruct"].apply(params["reconstruct"], jnp.concatenate([x, z], axis=1))
+    critic = jax.tree.map(_turned, params["critic"])
+    # Groups of rows: all pairs inside each.
+    size = next(n for n in range(min(64, len(x)), 0, -1) if len(x) % n == 0)
+    order = jax.random.permutation(order_key, len(x))
+
+    def contrast(x: chex.Array, z: chex.Array) -> chex.Array:
+        both = (jnp.repeat(x, size, axis=0), jnp.tile(z, (size, 1)))
+        return invariance(nets["critic"].apply(critic, jnp.concatenate(both, axis=1)).reshape(size, size))
+
+    grouped = jax.vmap(contrast)(x[order].reshape(-1, size, x.shape[1]), z[order].reshape(-1, size, hindsight))
+    return again, jnp.zeros(len(x)).at[order].set(grouped.reshape(-1))
+
+
+def unit(x: chex.Array) -> chex.Array:
+    """x / |x| over the last axis; at 0 it is 0, with a finite gradient."""
+    return x * jax.lax.rsqrt(jnp.sum(jnp.square(x), axis=-1, keepdims=True) + 1e-8)
+
+
+def by_bootstrap(
+    *,
+    observation_size: int,
+    distribution,
+    make_net: Callable,
+    hindsight: int = 8,
+    noise: int = 4,
+    latent: int = 16,
+    hidden: tuple[int, ...] = (64,),
+    invariance_coef: float = 1.0,
+    target_rate: float = 0.01,
+    learning_rate: float = 3e-3,
+    steps: int = 4,
+    coef: float = 1.0,
+    keep: float = 1.0,
+    axis_name=None,
+) -> Relabel:
+    """BYOL-Hindsight's bonus on bootstrapped latents; hindsight = 0 is BYOL-Explore's.
+
+        b = (f(s), a),   w = unit(f_slow(s')),   L_rec = |unit(R(b, z)) - sg(w)|^2,   f_slow += rate (f - f_slow)
+
+    f is trained by what is reconstructed from it, and by L_inv; no gradient reaches f_slow.
+
+    Source: arXiv 2211.10515 on BYOL-Explore, arXiv 2206.08332. Departs: b is of one observation, in place of recurrent
+    networks, and one step is looked ahead; the reward is not normalised and clipped here (the program's
+    normalize_rewards scales it); the contrast of a row is with 64 rows of its batch.
+
+    Args:
+      observation_size: numbers in an observation.
+      distribution: of the policy's actions.
+      make_net: models.agents.features.make_net.
+      hindsight: size of z; 0 leaves it out.
+      noise: size of eps.
+      latent: outputs of f.
+      hidden: widths of all networks.
+      invariance_coef: lam.
+      target_rate: of f_slow, per batch.
+      learning_rate: of Adam.
+      steps: per batch.
+      coef: weight of the bonus.
+      keep: weight of the environment's reward.
+      axis_name: mapped axis over which the environments are spread.
+    """
+    optimizer, pair = optax.adam(learning_rate), latent + distribution.num_outputs
+    nets = {
+        "encode": make_net(observation_size, latent, hidden=hidden),
+        "generate": make_net(pair + latent + noise, hindsight or 1, hidden=hidden),
+        "reconstruct": make_net(pair + hindsight, latent, hidden=hidden),
+        "critic": make_net(pair + hindsight, 1, hidden=hidden),
+    }
+
+    def init(key: chex.PRNGKey) -> Hindsight:
+        keys = jax.random.split(key, 5)
+        params = {name: net.init(k) for (name, net), k in zip(nets.items(), keys[1:], strict=True)}
+        slow = jax.tree.map(jnp.copy, params["encode"])
+        return Hindsight(slow, begin(params, optimizer, keys[0]), jnp.float32(0.0))
+
+    def apply(state: Hindsight, rows: Transitions) -> tuple[Hindsight, Transitions]:
+        x = features_of(rows, distribution)
+        seen, action = x[:, :observation_size], x[:, observation_size:]
+        w = unit(nets["encode"].apply(state.target, flat(rows.next_observations)))
+
+        def each(params: Any, key: chex.PRNGKey) -> chex.Array:
+            known = jnp.concatenate([nets["encode"].apply(params["encode"], seen), action], axis=1)
+            again, inv = reconstructed(nets, params, key, known, w, hindsight=hindsight, noise=noise)
+            return jnp.sum(jnp.square(unit(again) - w), axis=1) + invariance_coef * inv
+
+        bonus = jnp.maximum(each(state.learned.params, jax.random.fold_in(state.learned.key, 1)), 0.0)
+
+        def loss_fn(params: Any, key: chex.PRNGKey) -> chex.Array:
+            return jnp.mean(each(params, key))
+
+        learned = descend(loss_fn, state.learned, optimizer, steps=steps, axis_name=axis_name)
+        slow = jax.tree.map(lambda old, new: old + target_rate * (new - old), state.target, learned.params["encode"])
+        return Hindsight(slow, learned, mean_of(bonus, axis_name)), with_bonus(rows, bonus, coef, keep)
 
     return Relabel(init, apply, seeded=True, measure=lambda state: {"relabel/bonus": state.bonus})
 

@@ -92,7 +92,11 @@ def reward(observations: chex.Array, *, goal: tuple[float, float] = (0.0, 0.0)) 
 
 
 def controller(observations: chex.Array, *, inertia: float = 0.5, goal: tuple[float, float] = (0.0, 0.0)) -> chex.Array:
-    """The action that brings the point to its goal in one step, as far as it may: [..., 4] -> [..., 2]."""
+    """The action that brings the point to its goal in one step, as far as it may: [..., 4] -> [..., 2].
+
+    Of observations [..., 2], the place alone, it is that of a point at rest.
+    """
     place, velocity = observations[..., :2], observations[..., 2:4]
+    velocity = velocity if velocity.shape[-1] else jnp.zeros_like(place)
     gap = place - jnp.broadcast_to(jnp.asarray(goal, place.dtype), place.shape)
     return jnp.clip(-(gap + inertia * velocity) / FORCE, -1.0, 1.0)

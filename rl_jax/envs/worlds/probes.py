@@ -24,6 +24,7 @@
     bidding       auctions with a budget, solved by dynamic programming (worlds.bidding)
     salesman      the shortest way through some cities, by enumeration for few of them (worlds.salesman)
     errands       reach one end of a line, then the other: a reward that is no function of the place (worlds.errands)
+    partner       somebody of a hidden kind, to be known by what it did (worlds.partners)
     denoise       a chain of denoising steps whose pretrained model is exact (worlds.denoising)
     unmask        masked diffusion of a string, differentiable by Gumbel-softmax (worlds.unmasking)
 
@@ -44,6 +45,7 @@ from rl_jax.envs.worlds import driving, tabular
 from rl_jax.envs.worlds import errands as lines
 from rl_jax.envs.worlds import inventory as stores
 from rl_jax.envs.worlds import laser as lasers
+from rl_jax.envs.worlds import partners as meetings
 from rl_jax.envs.worlds import pointmass as points
 from rl_jax.envs.worlds import recovering as resting
 from rl_jax.envs.worlds import restless as arms
@@ -273,6 +275,11 @@ def bidding(*, rounds: int = 12, budget: int = 12, largest: int = 5) -> Environm
 def salesman(*, cities: int = 7) -> Environment:
     """envs.worlds.salesman: a tour of random cities, as BQ-NCO's state."""
     return ways.environment(cities=cities)
+
+
+def partner(*, kinds: int = 3, share: float = 0.7, limit: int = 16) -> Environment:
+    """envs.worlds.partners: do what the partner does, whose kind is hidden."""
+    return meetings.environment(kinds=kinds, share=share, limit=limit)
 
 
 def denoise(

@@ -181,7 +181,7 @@ def test_the_invariance_knows_what_a_hindsight_gives_away():
     np.testing.assert_allclose(hindsight.invariance(jnp.zeros((3, 3))), 0.0, atol=1e-6)
 
 
-def watched(made, channels, updates):
+def watched(made, channels, updates, **options):
     """Mean bonus per row, of a state that leads to a random channel and of one that always leads to the same.
 
     float [updates / 50, 2], means over 50 updates each.
@@ -201,7 +201,7 @@ def watched(made, channels, updates):
         return state, jnp.stack([jnp.mean(rows.rewards[0, 1::2]), jnp.mean(rows.rewards[0, 0::2])])
 
     keys = jax.random.split(jax.random.key(1), updates)
-    found = jax.jit(lambda state: jax.lax.scan(update, state, keys)[1])(made.begin(jax.random.key(0)))
+    found = jax.jit(lambda state: jax.lax.scan(update, state, keys)[1], **options)(made.begin(jax.random.key(0)))
     return np.asarray(found).reshape(-1, 50, 2).mean(1)
 
 
