@@ -78,6 +78,16 @@ def test_a_group_has_the_pairs_of_its_annotators(folder, tmp_path):
             records_of(folder, **bad)
 
 
+def test_both_splits_have_pairs_of_every_group(folder):
+    """By the split's own hash the test split was of the first tenth of the annotators, all of the minority."""
+    source = preferences.load("annotators", num_prompts=120, annotators=8, data_dir=folder)
+    for split in ("train", "test"):
+        own = source.data_source(split)
+        records = [own[i] for i in range(len(own))]
+        assert {record["info"]["user"] for record in records} == {0, 1}
+        assert len({record["info"]["annotator"] for record in records}) > 4
+
+
 def test_the_reward_is_that_of_the_group_with_the_lowest_mean():
     rewards = jnp.array([[1.0, 0.0], [-5.0, 0.5], [1.0, -1.0]])
     np.testing.assert_array_equal(ensembles.max_min(rewards), rewards[:, 0])
@@ -101,10 +111,13 @@ def test_the_majority_gives_a_little_and_the_minority_gains():
     assert found["mean"] @ [0.75, 0.25] > found["max_min"] @ [0.75, 0.25] > 0.4
 
 
-@pytest.mark.parametrize("arg", [None, "group1", "group0,smoke", "mean"])
+@pytest.mark.parametrize("arg", [None, "group1", "group0,smoke", "everyone", "mean", "single"])
 def test_its_config_can_run(arg):
     config = maxmin.get_config(arg)
     check_config.check(config)
-    assert config.program == ("reward_model" if "group" in (arg or "") else "ppo")
-    with pytest.raises(ValueError, match="choose one of group0, group1, mean, not group0, mean"):
+    model = any(word in (arg or "") for word in maxmin.MODELS)
+    assert config.program == ("reward_model" if model else "ppo")
+    # Bradley-Terry leaves each group's level open: only standardised rewards have means that can be compared.
+    assert not model or config.algorithm.standardize
+    with pytest.raises(ValueError, match="choose one of group0, group1, everyone, mean, single, not group0, mean"):
         maxmin.get_config("group0,mean")
