@@ -64,8 +64,8 @@ for _probe in ("matching", "corridor", "aim"):
         eval=dict(max_steps=64),
     )
 ENVIRONMENTS["corridor"]["env"]["length"] = 8
-# arXiv 2304.12187 (TempoRL). Doing nothing has 11.0 of 20, the straight way to the shortest pulse 19.3. With networks of
-# 32 units and a first temperature of .1 two seeds had 18.9 and 19.0 after 8,000 steps (2,000 gradient steps).
+# arXiv 2304.12187 (TempoRL). Doing nothing has 11.0 of 20, the straight way to the shortest pulse 19.3. With networks
+# of 32 units and a first temperature of .1 two seeds had 18.9 and 19.0 after 8,000 steps (2,000 gradient steps).
 ENVIRONMENTS["laser"] = dict(
     env=dict(name="probes/laser"),
     num_seeds=3,

@@ -1,10 +1,12 @@
 """preferences/principled.py: the principle decides, negated or not; the config that trains on it."""
 
+import json
+
 import pytest
 
 from configs.preferences import principles
 from experiments.parts import check_config
-from rl_jax import preferences
+from rl_jax import preferences, tasks
 from rl_jax.preferences import principled
 
 
@@ -35,15 +37,34 @@ def test_without_the_principle_the_same_question_has_both_answers(records):
     assert all(found == {True, False} for found in tastes.values())
 
 
+def test_a_policy_sees_the_question_and_its_judge_the_principle_too(records, tmp_path):
+    """Of one taste; and a record's judge prompt is the prompt that the reward model was trained on."""
+    shown = {record["prompt"] for record in records}
+    options = dict(num_prompts=40, data_dir=str(tmp_path), hidden=True, user=1)
+    task = tasks.load("rl_jax.preferences.prompt_task:load", data=dict(name="principles", **options))
+    source = task.data_source("train")
+    assert len(source) == len(records) / 2
+    for i in range(len(source)):
+        info = json.loads(source[i]["info"])
+        assert info["judge_prompt"] in shown and info["user"] == 1
+        assert info["judge_prompt"] == f"{info['principle']}\n{source[i]['prompt']}"
+
+
 def test_a_world_without_principles_is_refused():
+    with pytest.raises(ValueError, match="user=2 must be 0 or 1, or -1 for both"):
+        preferences.load("principles", user=2)
     with pytest.raises(ValueError, match="world='sums' has no principles; length, order have"):
         preferences.load("principles", world="sums")
     with pytest.raises(ValueError, match="negated_share=2 must be in"):
         preferences.load("principles", negated_share=2)
 
 
-@pytest.mark.parametrize("arg", [None, "order", "blind,smoke"])
+@pytest.mark.parametrize("arg", [None, "order", "blind,smoke", "policy", "policy,reversed,smoke"])
 def test_its_config_can_run(arg):
     config = principles.get_config(arg)
     check_config.check(config)
-    assert (config.data.name == "principles") == ("blind" not in (arg or ""))
+    data = config.task.data if "policy" in (arg or "") else config.data
+    assert (data.name == "principles") == ("blind" not in (arg or ""))
+    for bad, said in (("reversed", "reversed is of policy"), ("blind,policy", "leave out policy")):
+        with pytest.raises(ValueError, match=said):
+            principles.get_config(bad)
