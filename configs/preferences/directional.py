@@ -22,7 +22,13 @@ def get_config(arg: str | None = None):
     config = online.get_config(",".join(["stories", *sorted(words)]))
     config.name = "_".join(["directional", *sorted(words)])
     config.task = dict(
-        name="rl_jax.tasks.directed:load", of=config.task.to_dict(), marks="abcde", low=-45.0, high=45.0, length=64
+        name="rl_jax.tasks.directed:load",
+        of=config.task.to_dict(),
+        marks="abcde",
+        low=-45.0,
+        high=45.0,
+        length=64,
+        varied=True,  # the stories are all of 49 to 55 characters: without it no sample is shorter than another
     )
     config.sample.group_size = 8
     config.algorithm.update(pair_selection=dict(fn="best"), responses=1)
