@@ -2,6 +2,7 @@
 
 import json
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -109,6 +110,33 @@ def test_the_majority_gives_a_little_and_the_minority_gains():
         found[name] = tastes @ [p, 1 - p]
     assert found["max_min"].min() > 0.45 > 0.1 > found["mean"].min()
     assert found["mean"] @ [0.75, 0.25] > found["max_min"] @ [0.75, 0.25] > 0.4
+
+
+def reached(rewards, combine, steps=200, rows=64):
+    """Mean grades of both groups after REINFORCE on four lengths. rewards: [4, U] of each length; combine: of a batch."""
+    rng, logits = np.random.default_rng(0), np.zeros(4)
+    combined = jax.jit(combine)
+    grades = np.stack([np.linspace(1, 0, 4), np.linspace(0, 1, 4)])  # the majority wants one number, the minority four
+    for _ in range(steps):
+        probs = np.exp(logits - logits.max())
+        probs /= probs.sum()
+        drawn = rng.choice(4, rows, p=probs)
+        paid = np.asarray(combined(jnp.asarray(rewards[drawn], jnp.float32)))
+        logits += 0.2 * (np.eye(4)[drawn] - probs).T @ (paid - paid.mean()) / rows * 4
+    return grades @ probs
+
+
+def test_max_min_serves_the_minority_and_one_reward_model_does_not():
+    """Rewards as Bradley-Terry leaves them, at any level: standardised as the config has it, or one group is the lowest
+    whatever the policy does."""
+    lengths = np.linspace(1, 0, 4)
+    groups = np.stack([3.0 * lengths + 5.0, 3.0 * (1 - lengths) - 5.0], axis=1)
+    means, stds = jnp.asarray(groups.mean(0), jnp.float32), jnp.asarray(groups.std(0), jnp.float32)
+    single = reached(np.log(3) * lengths[:, None], ensembles.mean)  # of the pairs of both, three to one
+    fair = reached(groups, lambda x: ensembles.max_min(ensembles.standardized(x, means, stds)))
+    raw = reached(groups, ensembles.max_min)
+    assert single[1] < 0.15 and raw[0] < 0.15, (single, raw)
+    assert fair.min() > 0.4, fair
 
 
 @pytest.mark.parametrize("arg", [None, "group1", "group0,smoke", "everyone", "mean", "single"])
