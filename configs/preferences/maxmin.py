@@ -6,10 +6,18 @@
 model each on the pairs of their annotators, who are divided at random at first; E step:
 experiments.tools.preference_groups; then again with --config.data.assignment=FILE. PPO maximises in each step the
 reward of the group with the lowest mean over the step's rows (config.judge.*.combine), as the paper's practical
-algorithm does. Arguments: `group0`, `group1`, `mean` (the control: the mean over the groups), `smoke`.
+algorithm does. Each group's rewards are standardised on its held-out responses, since Bradley-Terry does not say what 0
+is. Arguments: `group0`, `group1`, `everyone` (a reward model on all pairs), the controls `mean` (the mean over the
+groups) and `single` (PPO on that of everyone), `smoke`.
 
     python -m experiments.reward_model --config=configs/preferences/maxmin.py:group0 --workdir=runs/maxmin_0
     python -m experiments.ppo --config=configs/preferences/maxmin.py
+
+With models of 2 layers of 32 units, 80 steps of the reward models, 200 of the warm start and 40 of PPO on 64 rows, one
+seed: one E step put all 40 annotators with their own taste, and each group's model was then right on all of its
+held-out pairs (.93 for `everyone` on all). Grades of 16 training samples of the last 10 steps: the majority .50 and the
+minority .50 by max-min, 1.00 and .00 by `single`, from .58 and .42 before (held out, at the end: .65 and .35, 1.00 and
+.00).
 """
 
 from configs import common, ppo_common

@@ -113,7 +113,7 @@ def test_the_majority_gives_a_little_and_the_minority_gains():
 
 
 def reached(rewards, combine, steps=200, rows=64):
-    """Mean grades of both groups after REINFORCE on four lengths. rewards: [4, U] of each length; combine: of a batch."""
+    """Both groups' mean grades after REINFORCE on four lengths. rewards: [4, U] of each length; combine: of a batch."""
     rng, logits = np.random.default_rng(0), np.zeros(4)
     combined = jax.jit(combine)
     grades = np.stack([np.linspace(1, 0, 4), np.linspace(0, 1, 4)])  # the majority wants one number, the minority four
