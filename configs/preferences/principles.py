@@ -46,7 +46,7 @@ def policy(words: set[str]):
     config = arithmetic.get_config("smoke" if "smoke" in words else None)
     config.name = "_".join(["principles", *sorted(words & {"order", "policy", "reversed"})])
     world = "order" if "order" in words else "length"
-    data = dict(name="principles", world=world, hidden=True, user=int("reversed" in words), data_dir=common.DATA_DIR)
+    data = dict(name="principles", world=world, judged_by=int("reversed" in words), data_dir=common.DATA_DIR)
     config.task = dict(name="rl_jax.preferences.prompt_task:load", data=data)
     config.rollout.update(completion_length=COMPLETION, prompt_buckets=(24,))
     config.judge = dict(principle=dict(fn="reward_model", path="runs/principles" + "_order" * ("order" in words)))

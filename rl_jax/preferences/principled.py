@@ -26,8 +26,7 @@ def load(
     kind: str = "pairs",
     num_prompts: int = 2_000,
     negated_share: float = 0.5,
-    hidden: bool = False,
-    user: int = -1,
+    judged_by: int = -1,
     seed: int = 0,
     test_share: float = 0.1,
     data_dir: str = sources.DEFAULT_DATA_DIR,
@@ -39,9 +38,8 @@ def load(
       kind: "pairs" or "rankings".
       num_prompts: distinct prompts.
       negated_share: of the records, chosen by a hash, whose principle is the negation of the opposite one.
-      hidden: the prompt is the question alone, and info["judge_prompt"] the principle and the question: a policy does
-        not see by what it is judged.
-      user: -1: both tastes; else the records of this one alone, the principle of a policy.
+      judged_by: -1, or the user whose principle a policy is judged by: its prompt is then the question alone, the judge
+        reads the principle and the question in info["judge_prompt"]. The responses stay those of both users.
       seed: of everything that is drawn.
       test_share: the share of prompts in the test split.
       data_dir: where the dataset is prepared, once.
@@ -56,13 +54,13 @@ def load(
         raise ValueError(f"world={world!r} has no principles; {', '.join(PRINCIPLES)} have")
     if not 0 <= negated_share <= 1:
         raise ValueError(f"negated_share={negated_share} must be in [0, 1]")
-    if user not in (-1, 0, 1):
-        raise ValueError(f"user={user} must be 0 or 1, or -1 for both")
+    if judged_by not in (-1, 0, 1):
+        raise ValueError(f"judged_by={judged_by} must be 0 or 1, or -1 for none")
     options = dict(num_prompts=num_prompts, seed=seed, test_share=test_share, data_dir=data_dir)
     plain = generated.load(kind=kind, world=world, **options)
 
     def source(split: str) -> Principled:
-        return Principled(plain.data_source(split), world, negated_share, hidden, user)
+        return Principled(plain.data_source(split), world, negated_share, judged_by)
 
     return plain._replace(name="principles", data_source=source)
 
@@ -78,27 +76,25 @@ class Principled:
       num_skipped: of the source.
     """
 
-    def __init__(
-        self, source: sources.PreferenceSource, world: str, negated_share: float, hidden: bool = False, user: int = -1
-    ):
-        """The records of `source`, of a world of PRINCIPLES. hidden, user: as of `load`."""
-        self._source, self._wanted, self._share, self._hidden = source, PRINCIPLES[world], negated_share, hidden
-        places = range(len(source))
-        self._places = places if user < 0 else [i for i in places if source[i]["info"]["user"] == user]
+    def __init__(self, source: sources.PreferenceSource, world: str, negated_share: float, judged_by: int = -1):
+        """The records of `source`, of a world of PRINCIPLES. judged_by: as of `load`."""
+        self._source, self._wanted, self._share = source, PRINCIPLES[world], negated_share
+        self._judged_by = judged_by
         self.kind, self.name, self.split = source.kind, source.name, source.split
         self.report, self.num_skipped = source.report, source.num_skipped
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._source)
 
     def __getitem__(self, index: int) -> dict:
-        record = self._source[self._places[index]]
-        user = record["info"]["user"]
+        record = self._source[index]
+        hidden = self._judged_by >= 0
+        user = self._judged_by if hidden else record["info"]["user"]
         digest = hashlib.sha256(f"{user} {record['prompt']}".encode()).digest()
         negated = digest[0] < 256 * self._share
         wanted = self._wanted[1 - user if negated else user]
         principle = NEGATION + wanted if negated else wanted.capitalize()
         more, asked = {"principle": principle, "negated": negated}, f"{principle}\n{record['prompt']}"
-        if self._hidden:
+        if hidden:
             return {**record, "info": {**record["info"], **more, "judge_prompt": asked}}
         return {**record, "prompt": asked, "info": {**record["info"], **more}}

@@ -38,21 +38,23 @@ def test_without_the_principle_the_same_question_has_both_answers(records):
 
 
 def test_a_policy_sees_the_question_and_its_judge_the_principle_too(records, tmp_path):
-    """Of one taste; and a record's judge prompt is the prompt that the reward model was trained on."""
+    """Of one taste, after demonstrations of both; the judge reads a prompt that the reward model was trained on."""
     shown = {record["prompt"] for record in records}
-    options = dict(num_prompts=40, data_dir=str(tmp_path), hidden=True, user=1)
+    wanted = {"Lists should be long.", principled.NEGATION + "lists should be short."}
+    options = dict(num_prompts=40, data_dir=str(tmp_path), judged_by=1)
     task = tasks.load("rl_jax.preferences.prompt_task:load", data=dict(name="principles", **options))
     source = task.data_source("train")
-    assert len(source) == len(records) / 2
+    assert len(source) == len(records)
+    assert {json.loads(source[i]["info"])["user"] for i in range(len(source))} == {0, 1}
     for i in range(len(source)):
         info = json.loads(source[i]["info"])
-        assert info["judge_prompt"] in shown and info["user"] == 1
+        assert info["judge_prompt"] in shown and info["principle"] in wanted
         assert info["judge_prompt"] == f"{info['principle']}\n{source[i]['prompt']}"
 
 
 def test_a_world_without_principles_is_refused():
-    with pytest.raises(ValueError, match="user=2 must be 0 or 1, or -1 for both"):
-        preferences.load("principles", user=2)
+    with pytest.raises(ValueError, match="judged_by=2 must be 0 or 1, or -1 for none"):
+        preferences.load("principles", judged_by=2)
     with pytest.raises(ValueError, match="world='sums' has no principles; length, order have"):
         preferences.load("principles", world="sums")
     with pytest.raises(ValueError, match="negated_share=2 must be in"):
