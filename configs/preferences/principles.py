@@ -11,6 +11,10 @@ without new labels. Its principles say short; with `reversed` long, which the sa
 
     python -m experiments.ppo --config=configs/preferences/principles.py:policy
 
+The reward model, as it is here, is right on all of 256 held-out pairs after its 120 steps (one seed). A policy of 2
+layers of 32 units, 200 steps of warm start on lists of both tastes and 40 of PPO on 64 rows: from 2.3 numbers to 1.0 by
+the principles for short lists, to 4.1 by those for long ones, by the same reward model (16 held-out samples each).
+
 Arguments: `order` (numbers that rise or fall), `blind` (the control: the principle is left out. Of two answers it is
 right half of the time; of the four that are made here, one reward can like both ends: .84), `policy`, `reversed`,
 `smoke`.
