@@ -16,8 +16,8 @@ layers of 32 units, 200 steps of warm start on lists of both tastes and 40 of PP
 the principles for short lists, to 4.1 by those for long ones, by the same reward model (16 held-out samples each).
 
 Arguments: `order` (numbers that rise or fall), `blind` (the control: the principle is left out. Of two answers it is
-right half of the time; of the four that are made here, one reward can like both ends: .84), `policy`, `reversed`,
-`smoke`.
+right half of the time; of the four that are made here, one reward can like both ends: .84), `policy`, `reversed`
+(a policy, too), `smoke`.
 """
 
 from configs import common, ppo_common
@@ -29,10 +29,8 @@ PROMPT, COMPLETION = 64, 24  # characters
 
 def get_config(arg: str | None = None):
     words = common.parse(arg, ("order", "blind", "policy", "reversed", "smoke"))
-    if "policy" in words:
+    if words & {"policy", "reversed"}:
         return policy(words)
-    if "reversed" in words:
-        raise ValueError("reversed is of policy: the reward model learns both tastes")
     config = reward_models.get_config("smoke" if "smoke" in words else None)
     config.name = "_".join(["principles", *sorted(words & {"order", "blind"})])
     world = "order" if "order" in words else "length"
@@ -46,7 +44,7 @@ def get_config(arg: str | None = None):
 def policy(words: set[str]):
     """PPO on the reward model of the same world, with a principle that the policy does not see."""
     if "blind" in words:
-        raise ValueError("blind is a reward model without principles; leave out policy")
+        raise ValueError("blind is a reward model without principles; leave out policy and reversed")
     config = arithmetic.get_config("smoke" if "smoke" in words else None)
     config.name = "_".join(["principles", *sorted(words & {"order", "policy", "reversed"})])
     world = "order" if "order" in words else "length"

@@ -90,12 +90,11 @@ def test_a_world_without_principles_is_refused():
         preferences.load("principles", negated_share=2)
 
 
-@pytest.mark.parametrize("arg", [None, "order", "blind,smoke", "policy", "policy,reversed,smoke"])
+@pytest.mark.parametrize("arg", [None, "order", "blind,smoke", "policy", "reversed,smoke"])
 def test_its_config_can_run(arg):
     config = principles.get_config(arg)
     check_config.check(config)
-    data = config.task.data if "policy" in (arg or "") else config.data
+    data = config.task.data if config.program == "ppo" else config.data
     assert (data.name == "principles") == ("blind" not in (arg or ""))
-    for bad, said in (("reversed", "reversed is of policy"), ("blind,policy", "leave out policy")):
-        with pytest.raises(ValueError, match=said):
-            principles.get_config(bad)
+    with pytest.raises(ValueError, match="leave out policy"):
+        principles.get_config("blind,policy")
