@@ -64,6 +64,8 @@ for _probe in ("matching", "corridor", "aim"):
         eval=dict(max_steps=64),
     )
 ENVIRONMENTS["corridor"]["env"]["length"] = 8
+# arXiv 2304.12187 (TempoRL). Doing nothing has 11.0 of 20, the straight way to the shortest pulse 19.3. With networks
+# of 32 units and a first temperature of .1 two seeds had 18.9 and 19.0 after 8,000 steps (2,000 gradient steps).
 ENVIRONMENTS["laser"] = dict(
     env=dict(name="probes/laser"),
     num_seeds=3,
@@ -164,7 +166,9 @@ METHODS = {
     ),
 }
 # arXiv 2509.19301 (ResFiT): a correction of a fixed policy, from 10 critics with LayerNorm, n = 3; at random around the
-# fixed policy at first. The scale is larger than the paper's .1 to .2: the controller's error needs .6.
+# fixed policy at first. The scale is larger than the paper's .1 to .2: the controller's error needs .6. The controller
+# alone has -7.9, without its bias -1.5. With networks of 32 units and 4 critics two seeds had -17 and -14 after 1,600
+# steps, -2.8 and -2.5 after 4,000.
 METHODS["residual"] = dict(
     replay=dict(kept=1024),  # of the fixed policy alone, as its demonstrations: half of each batch
     network=dict(members=10, layer_norm=True),

@@ -10,7 +10,10 @@ round starts from the model before it on a large set.
 
     python -m experiments.online_dpo --config=configs/preferences/directional.py --workdir=runs/directional
 
-Evaluations report eval/reward/source/ANGLE. Arguments: `smoke` (seconds, for CI).
+With 2 layers of 48 units, 150 steps of the warm start and 40 of these, one seed, the reward rises at every angle (-45:
+-.03 to .48, 0: .52 to .94, 45: .67 to .82), mood from .54 to .89, but answers of all angles shrink from 37 to 16
+characters: a single good sentence has the best mood, and the letter is not read yet. Lengths that follow the direction
+were not seen. Evaluations report eval/reward/source/ANGLE. Arguments: `smoke` (seconds, for CI).
 """
 
 from configs import common
@@ -22,7 +25,13 @@ def get_config(arg: str | None = None):
     config = online.get_config(",".join(["stories", *sorted(words)]))
     config.name = "_".join(["directional", *sorted(words)])
     config.task = dict(
-        name="rl_jax.tasks.directed:load", of=config.task.to_dict(), marks="abcde", low=-45.0, high=45.0, length=64
+        name="rl_jax.tasks.directed:load",
+        of=config.task.to_dict(),
+        marks="abcde",
+        low=-45.0,
+        high=45.0,
+        length=64,
+        varied=True,  # the stories are all of 49 to 55 characters: without it no sample is shorter than another
     )
     config.sample.group_size = 8
     config.algorithm.update(pair_selection=dict(fn="best"), responses=1)

@@ -122,7 +122,9 @@ class Annotated:
         self._source, self._places = source, []
         for place in range(len(source)):
             record = source[place]
-            annotator = hashlib.sha256(record["prompt"].encode()).digest()[0] * annotators // 256
+            # A hash of its own: by the split's, sha256(prompt), the test split would be of the first annotators alone.
+            digest = hashlib.sha256(f"annotator {record['prompt']}".encode()).digest()
+            annotator = digest[0] * annotators // 256
             if annotator in kept and record["info"]["user"] == int(annotator < minority):
                 self._places.append((place, annotator))
         if not self._places:

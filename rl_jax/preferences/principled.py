@@ -26,6 +26,7 @@ def load(
     kind: str = "pairs",
     num_prompts: int = 2_000,
     negated_share: float = 0.5,
+    judged_by: int = -1,
     seed: int = 0,
     test_share: float = 0.1,
     data_dir: str = sources.DEFAULT_DATA_DIR,
@@ -37,6 +38,8 @@ def load(
       kind: "pairs" or "rankings".
       num_prompts: distinct prompts.
       negated_share: of the records, chosen by a hash, whose principle is the negation of the opposite one.
+      judged_by: -1, or the user whose principle a policy is judged by: its prompt is then the question alone, the judge
+        reads the principle and the question in info["judge_prompt"]. The responses stay those of both users.
       seed: of everything that is drawn.
       test_share: the share of prompts in the test split.
       data_dir: where the dataset is prepared, once.
@@ -45,17 +48,21 @@ def load(
       sources.Preferences of that kind.
 
     Raises:
-      ValueError: if the world has no principles, or the share is out of its range.
+      ValueError: if the world has no principles, the share is out of its range, or there is no such user.
     """
     if world not in PRINCIPLES:
         raise ValueError(f"world={world!r} has no principles; {', '.join(PRINCIPLES)} have")
     if not 0 <= negated_share <= 1:
         raise ValueError(f"negated_share={negated_share} must be in [0, 1]")
+    if judged_by not in (-1, 0, 1):
+        raise ValueError(f"judged_by={judged_by} must be 0 or 1, or -1 for none")
     options = dict(num_prompts=num_prompts, seed=seed, test_share=test_share, data_dir=data_dir)
     plain = generated.load(kind=kind, world=world, **options)
-    return plain._replace(
-        name="principles", data_source=lambda split: Principled(plain.data_source(split), world, negated_share)
-    )
+
+    def source(split: str) -> Principled:
+        return Principled(plain.data_source(split), world, negated_share, judged_by)
+
+    return plain._replace(name="principles", data_source=source)
 
 
 class Principled:
@@ -69,9 +76,10 @@ class Principled:
       num_skipped: of the source.
     """
 
-    def __init__(self, source: sources.PreferenceSource, world: str, negated_share: float):
-        """The records of `source`, of a world of PRINCIPLES."""
+    def __init__(self, source: sources.PreferenceSource, world: str, negated_share: float, judged_by: int = -1):
+        """The records of `source`, of a world of PRINCIPLES. judged_by: as of `load`."""
         self._source, self._wanted, self._share = source, PRINCIPLES[world], negated_share
+        self._judged_by = judged_by
         self.kind, self.name, self.split = source.kind, source.name, source.split
         self.report, self.num_skipped = source.report, source.num_skipped
 
@@ -80,10 +88,13 @@ class Principled:
 
     def __getitem__(self, index: int) -> dict:
         record = self._source[index]
-        user = record["info"]["user"]
+        hidden = self._judged_by >= 0
+        user = self._judged_by if hidden else record["info"]["user"]
         digest = hashlib.sha256(f"{user} {record['prompt']}".encode()).digest()
         negated = digest[0] < 256 * self._share
         wanted = self._wanted[1 - user if negated else user]
         principle = NEGATION + wanted if negated else wanted.capitalize()
-        more = {"principle": principle, "negated": negated}
-        return {**record, "prompt": f"{principle}\n{record['prompt']}", "info": {**record["info"], **more}}
+        more, asked = {"principle": principle, "negated": negated}, f"{principle}\n{record['prompt']}"
+        if hidden:
+            return {**record, "info": {**record["info"], **more, "judge_prompt": asked}}
+        return {**record, "prompt": asked, "info": {**record["info"], **more}}

@@ -7,6 +7,7 @@ The paper writes v into the system prompt as integers; here a letter before the 
 once with each direction, so prompts and directions are drawn alike.
 """
 
+import hashlib
 import math
 from collections.abc import Mapping
 
@@ -17,10 +18,10 @@ from rl_jax.tasks.base import RecordSource, Task
 class Directed(RecordSource):
     """The records of a source, each once with each mark before its prompt."""
 
-    def __init__(self, source, marks: str, angles: tuple[float, ...]):
-        """source: of the task. marks: L letters. angles: of each, in degrees."""
+    def __init__(self, source, marks: str, angles: tuple[float, ...], varied: bool = False):
+        """source: of the task. marks: L letters. angles: of each, in degrees. varied: as of `load`."""
         super().__init__(source, name="directed", split=source.split, report=source.report)
-        self._marks, self._angles = marks, angles
+        self._marks, self._angles, self._varied = marks, angles, varied
 
     def __len__(self) -> int:
         return len(self._data) * len(self._marks)
@@ -29,10 +30,28 @@ class Directed(RecordSource):
         place, direction = divmod(range(len(self))[index], len(self._marks))
         record = self._data[place]
         source = f"{self._angles[direction]:+.0f}"
-        return {**record, "prompt": self._marks[direction] + record["prompt"], "source": source}
+        prompt = self._marks[direction] + record["prompt"]
+        if self._varied and "completion" in record:
+            record = {**record, "completion": cut(record["completion"], prompt)}
+        return {**record, "prompt": prompt, "source": source}
 
 
-def load(*, of: Mapping, marks: str = "abcde", low: float = -45.0, high: float = 45.0, length: int = 64) -> Task:
+def cut(text: str, key: str) -> str:
+    """The first 1, 2, ... or all of a text's sentences, as many as a hash of `key` says. Sentences end with ". "."""
+    sentences = text.split(". ")
+    count = 1 + hashlib.sha256(f"cut {key}".encode()).digest()[0] % len(sentences)
+    return text if count == len(sentences) else ". ".join(sentences[:count]) + "."
+
+
+def load(
+    *,
+    of: Mapping,
+    marks: str = "abcde",
+    low: float = -45.0,
+    high: float = 45.0,
+    length: int = 64,
+    varied: bool = False,
+) -> Task:
     """A task whose prompts begin with a direction, and whose reward is that direction's sum of two rewards.
 
     Args:
@@ -41,6 +60,8 @@ def load(*, of: Mapping, marks: str = "abcde", low: float = -45.0, high: float =
       low: first angle, in degrees; 0 is the task's own reward, 90 verbosity, negative angles want short answers.
       high: last angle.
       length: characters of an answer whose verbosity is 1.
+      varied: demonstrations end after one, two or more of their sentences. If all are of one length, so are the samples
+        of a policy that imitates them, and the direction has no lengths to choose from.
 
     Returns:
       Task. Its reward has the components task and verbosity.
@@ -57,7 +78,7 @@ def load(*, of: Mapping, marks: str = "abcde", low: float = -45.0, high: float =
     kept = {"of": f"{task.reward_fn.__module__}:{task.reward_fn.__qualname__}", "keywords": dict(task.reward_kwargs)}
     return task._replace(
         name=f"directed_{task.name}",
-        data_source=lambda split: Directed(task.data_source(split), marks, angles),
+        data_source=lambda split: Directed(task.data_source(split), marks, angles, varied),
         reward_fn=directed,
         reward_kwargs=kept | {"marks": marks, "angles": angles, "length": length},
     )

@@ -138,6 +138,30 @@ def test_a_run_and_its_resumption(tmp_path, monkeypatch):
     assert {"relabel/own", "relabel/expert"} <= set(last)
 
 
+@pytest.mark.slow
+def test_a_demonstration_of_the_tour_is_followed_to_its_end(tmp_path):
+    """ADS, without the environment's reward: all stops in order, and k moves from 3 steps of 17 to nearly all."""
+    config, env = rewards.get_config("ads"), control_setup.load_env(rewards.get_config("ads"), 1)
+    actions = [1] * 2 + [0] * 4 + [1] * 4 + [0] * 4 + [1] * 2
+    place, reached, seen = 2, 0, []
+    for action in [None, *actions]:
+        place += 0 if action is None else 2 * action - 1
+        reached += reached < 4 and place == (4 if reached % 2 == 0 else 0)
+        seen.append(np.eye(5)[place].tolist() + np.eye(5)[reached].tolist())
+    row = {"observations": {"shape": list(env.observation_space.shape), "values": seen}, "actions": actions}
+    (tmp_path / "tour.jsonl").write_text(json.dumps(row) + "\n")
+    config.num_seeds, config.log_every, config.checkpoint.every = 2, 40, 40
+    config.algorithm.relabel.demos = str(tmp_path / "tour.jsonl")
+    config.train.total_steps = 40 * config.sample.num_envs * config.sample.num_steps
+    config.eval.update(num_episodes=8, max_steps=16)
+    init, advance, _ = control_runs.make_run(config)
+    keys, values = control_setup.runs_of(config)
+    found = jax.jit(
+        lambda *args: jax.lax.map(lambda own: advance(init(*own), own[1], 40)[1], args), compiler_options=QUICK
+    )(keys, values)
+    assert (found["eval/return"] > 0.9).all() and (found["relabel/horizon"] > 10).all(), found
+
+
 def test_a_reward_of_ones_own_and_what_is_refused():
     config = small("potential")
     config.algorithm.relabel = dict(fn="tests.experiments.test_control_rewards:nothing")

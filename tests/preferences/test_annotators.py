@@ -2,6 +2,7 @@
 
 import json
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -78,6 +79,16 @@ def test_a_group_has_the_pairs_of_its_annotators(folder, tmp_path):
             records_of(folder, **bad)
 
 
+def test_both_splits_have_pairs_of_every_group(folder):
+    """By the split's own hash the test split was of the first tenth of the annotators, all of the minority."""
+    source = preferences.load("annotators", num_prompts=120, annotators=8, data_dir=folder)
+    for split in ("train", "test"):
+        own = source.data_source(split)
+        records = [own[i] for i in range(len(own))]
+        assert {record["info"]["user"] for record in records} == {0, 1}
+        assert len({record["info"]["annotator"] for record in records}) > 4
+
+
 def test_the_reward_is_that_of_the_group_with_the_lowest_mean():
     rewards = jnp.array([[1.0, 0.0], [-5.0, 0.5], [1.0, -1.0]])
     np.testing.assert_array_equal(ensembles.max_min(rewards), rewards[:, 0])
@@ -101,10 +112,40 @@ def test_the_majority_gives_a_little_and_the_minority_gains():
     assert found["mean"] @ [0.75, 0.25] > found["max_min"] @ [0.75, 0.25] > 0.4
 
 
-@pytest.mark.parametrize("arg", [None, "group1", "group0,smoke", "mean"])
+def reached(rewards, combine, steps=200, rows=64):
+    """Both groups' mean grades after REINFORCE on four lengths. rewards: [4, U] of each length; combine: of a batch."""
+    rng, logits = np.random.default_rng(0), np.zeros(4)
+    combined = jax.jit(combine)
+    grades = np.stack([np.linspace(1, 0, 4), np.linspace(0, 1, 4)])  # the majority wants one number, the minority four
+    for _ in range(steps):
+        probs = np.exp(logits - logits.max())
+        probs /= probs.sum()
+        drawn = rng.choice(4, rows, p=probs)
+        paid = np.asarray(combined(jnp.asarray(rewards[drawn], jnp.float32)))
+        logits += 0.2 * (np.eye(4)[drawn] - probs).T @ (paid - paid.mean()) / rows * 4
+    return grades @ probs
+
+
+def test_max_min_serves_the_minority_and_one_reward_model_does_not():
+    """Rewards as Bradley-Terry leaves them, at any level: standardised as the config has it, or one group is the lowest
+    whatever the policy does."""
+    lengths = np.linspace(1, 0, 4)
+    groups = np.stack([3.0 * lengths + 5.0, 3.0 * (1 - lengths) - 5.0], axis=1)
+    means, stds = jnp.asarray(groups.mean(0), jnp.float32), jnp.asarray(groups.std(0), jnp.float32)
+    single = reached(np.log(3) * lengths[:, None], ensembles.mean)  # of the pairs of both, three to one
+    fair = reached(groups, lambda x: ensembles.max_min(ensembles.standardized(x, means, stds)))
+    raw = reached(groups, ensembles.max_min)
+    assert single[1] < 0.15 and raw[0] < 0.15, (single, raw)
+    assert fair.min() > 0.4, fair
+
+
+@pytest.mark.parametrize("arg", [None, "group1", "group0,smoke", "everyone", "mean", "single"])
 def test_its_config_can_run(arg):
     config = maxmin.get_config(arg)
     check_config.check(config)
-    assert config.program == ("reward_model" if "group" in (arg or "") else "ppo")
-    with pytest.raises(ValueError, match="choose one of group0, group1, mean, not group0, mean"):
+    model = any(word in (arg or "") for word in maxmin.MODELS)
+    assert config.program == ("reward_model" if model else "ppo")
+    # Bradley-Terry leaves each group's level open: only standardised rewards have means that can be compared.
+    assert not model or config.algorithm.standardize
+    with pytest.raises(ValueError, match="choose one of group0, group1, everyone, mean, single, not group0, mean"):
         maxmin.get_config("group0,mean")

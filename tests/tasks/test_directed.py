@@ -30,6 +30,19 @@ def test_every_record_comes_once_with_each_direction(task):
     task.tokenizer.encode(first[0]["prompt"], bos=True)  # the marks are letters of its alphabet
 
 
+def test_demonstrations_vary_in_length(tmp_path):
+    """The stories of the config are all as long, so that a direction could not choose a shorter sample."""
+    of = dict(name="stories", num_stories=40, data_dir=str(tmp_path))
+    plain, varied = (tasks.load(NAME, of=of, marks="ab", varied=on).data_source("sft_train") for on in (False, True))
+    lengths = {False: set(), True: set()}
+    for i in range(len(plain)):
+        long, own = plain[i]["completion"], varied[i]["completion"]
+        assert long.startswith(own) and own.endswith(".") and varied[i]["prompt"] == plain[i]["prompt"]
+        for on, text in ((False, long), (True, own)):
+            lengths[on].add(text.count("."))
+    assert lengths == {False: {3}, True: {1, 2, 3}}
+
+
 def test_the_reward_is_the_directions_sum_of_both(task):
     record = task.data_source("test")[0]
     prompt, info = record["prompt"][1:], json.loads(record["info"])
