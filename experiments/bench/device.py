@@ -283,11 +283,11 @@ def _append(file: pathlib.Path, row: dict[str, Any]) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """The command line."""
-    on_tpu = jax.default_backend() == "tpu"
+    kernel = {"tpu": "splash,", "gpu": "cudnn,"}.get(jax.default_backend(), "")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--to", type=pathlib.Path, required=True, help="JSON lines, one per point")
     parser.add_argument("--models", default="1b,8b", help=f"of {', '.join(SHAPES)}")
-    parser.add_argument("--attention", default="splash,dot_product" if on_tpu else "dot_product")
+    parser.add_argument("--attention", default=f"{kernel}dot_product")
     parser.add_argument("--remat", default=",".join(REMATS))
     parser.add_argument("--seconds", type=float, default=540.0, help="no point begins after them")
     options = parser.parse_args(arguments)

@@ -70,7 +70,7 @@ RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("model.dtype", *_choice("auto", "float32", "bfloat16", "float16")),
     ("model.param_dtype", *_choice("float32", "bfloat16", "float16")),
     ("model.remat", *_choice("none", "full", "dots")),
-    ("model.attention", *_choice("auto", "dot_product", "splash")),
+    ("model.attention", *_choice("auto", "dot_product", "splash", "cudnn")),
     ("lora.variant", *_choice("lora", "rslora", "dora")),
     # Control.
     ("dataset.layout", *_choice("auto", "rlds", "episodes")),

@@ -75,7 +75,7 @@ def test_what_has_no_use_for_a_memory_says_so():
         config.network.actor_features = 1
         control_runs.make_run(config)
     config.network.actor_features = 0
-    with pytest.raises(ValueError, match="network.kind='lstm' is none of mlp, denoiser, gru, transformer"):
+    with pytest.raises(ValueError, match="network.kind='lstm' is none of mlp, denoiser, windows, gru, transformer"):
         config.network.kind = "lstm"
         control_runs.make_run(config)
 

@@ -254,7 +254,7 @@ CASES = [
     bad("control_ppo", "--config=configs/control/rewards.py:gail,smoke", "algorithm.relabel.demos=RUN/episodes.jsonl"),
     bad("control_ppo", ["--config=configs/control/rewards.py:gail,smoke", "--config.algorithm.relabel.demos=x.jsonl"],
         "there is no file 'x.jsonl'"),
-    bad("control_ppo", "network.kind=rnn", "network.kind='rnn' must be 'mlp', 'gru', 'transformer' or 'denoiser'"),
+    bad("control_ppo", "network.kind=rnn", "network.kind='rnn' must be 'mlp', 'gru', 'transformer', 'denoiser' or 'windows'"),
     bad("control_ppo", "network.distribution=beto", "network.distribution", "beta"),
     bad("control_preferences", "preferences.method=dpo", "preferences.method='dpo' must be"),
     bad("control_preferences", "reward.loss.fn=x", "reward.loss", "bradley_terry"),

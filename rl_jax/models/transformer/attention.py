@@ -169,3 +169,55 @@ def attend_both_ways(q: chex.Array, k: chex.Array, v: chex.Array, mask: chex.Arr
     chex.assert_equal_shape_prefix([q, k], 2)
     q = constrain(q, "rows", "tokens", "heads", None)
     return attend(q, *(constrain(x, "rows", None, "heads", None) for x in (k, v)), mask, **keywords)
+
+
+def attend_fused(
+    q: chex.Array,
+    k: chex.Array,
+    v: chex.Array,
+    mask: chex.Array,
+    *,
+    scale: float,
+    softcap: float = 0.0,
+    causal: bool = True,
+) -> chex.Array:
+    """`attend` by cuDNN's flash attention on an NVIDIA GPU, T = S: no scores in memory, forward or backward.
+
+    The mask goes in as it is, so that packed rows, windows and shared prefixes are what they are everywhere. If no
+    query sees a key after its own column, the kernel is told, and skips those blocks. Scores and sums are float32.
+    Source: arXiv 2205.14135 (FlashAttention), as in jax.nn.dot_product_attention(implementation="cudnn").
+
+    Args:
+      q: bfloat16 or float16 [B, T, H, h], h a multiple of 8.
+      k: [B, T, K, h], K divides H.
+      v: [B, T, K, h].
+      mask: bool [B, 1, T, T].
+      scale: of the scores.
+      softcap: must be 0.
+      causal: whether the mask shows no key after the query.
+
+    Raises:
+      ValueError: if there is a softcap, which the kernel does not have.
+    """
+    chex.assert_rank([q, k, v, mask], 4)
+    chex.assert_equal_shape_prefix([q, k], 2)
+    if softcap:
+        raise ValueError(f"attention='cudnn' has no softcap ({softcap}): set attention='dot_product' or 'auto'")
+    q = constrain(q, "rows", None, "heads", None)
+    k, v = (constrain(x, "rows", None, "heads", None) for x in (k, v))
+    return jax.nn.dot_product_attention(q, k, v, mask=mask, scale=scale, is_causal=causal, implementation="cudnn")
+
+
+def fused_fits(config: TransformerConfig, length: int) -> bool:
+    """Whether attention="auto" takes cuDNN's kernel: on an NVIDIA GPU, in half precision, without a softcap.
+
+    Args:
+      config: the model's. Its key heads must divide over the mesh's tensor axis.
+      length: T, which must be even for the gradient, and not split by the mesh.
+    """
+    half = jnp.dtype(config.dtype) in (jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.float16))
+    shape = config.head_dim % 8 == 0 and config.head_dim <= 128 and length % 2 == 0
+    whole = devices_over("tokens") == 1 and config.num_kv_heads % devices_over("heads") == 0
+    if jax.default_backend() != "gpu" or not (half and shape and whole) or config.attention_softcap:
+        return False
+    return "NVIDIA" in jax.devices()[0].device_kind  # others are "gpu" too; what came before Ampere has other names

@@ -13,7 +13,7 @@ REMAT_POLICIES = {
 ACTIVATIONS = ("silu", "gelu_tanh")
 NORMS = ("rms", "layer")
 ROPE_SCALINGS = ("none", "linear", "llama3")
-ATTENTIONS = ("dot_product", "splash", "auto")
+ATTENTIONS = ("dot_product", "splash", "cudnn", "auto")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,8 +34,8 @@ class TransformerConfig:
       dtype: of the matmuls.
       param_dtype: of what is stored and optimised.
       remat: a key of REMAT_POLICIES.
-      attention: of a full forward, a name in ATTENTIONS; splash is the TPU's kernel (transformer/splash.py), auto takes
-        it on a TPU for rows that it can do.
+      attention: of a full forward, a name in ATTENTIONS; splash is the TPU's kernel (transformer/splash.py), cudnn the
+        NVIDIA GPU's (attention.attend_fused), auto takes that of the backend for rows that it can do.
       activation: a name in ACTIVATIONS.
       gated_mlp: act(gate x) * up x instead of act(up x).
       norm: a name in NORMS.

@@ -22,7 +22,9 @@ from rl_jax.models import quantization
 from rl_jax.models.transformer.attention import (
     attend_both_ways,
     attend_causally,
+    attend_fused,
     attention_mask,
+    fused_fits,
     layer_kinds,
     rotation,
 )
@@ -104,6 +106,8 @@ def _forward(
     kinds, kind_of_layer = layer_kinds(config)
     auto = config.attention == "auto" and config.causal
     splash = config.attention == "splash" or (auto and splash_fits(batch, config.num_kv_heads))
+    # Not causal ones of "auto" too: the kernel takes any mask.
+    fused = config.attention == "cudnn" or (config.attention == "auto" and fused_fits(config, batch.tokens.shape[1]))
     if splash and batch.prefix_ids is not None:
         raise ValueError(
             "attention='splash' does not support shared prefixes: set packing.mode=packed or attention='dot_product'"
@@ -133,6 +137,8 @@ def _forward(
                     for of in kinds
                 ]
                 return (kernels[0](q, k, v) if kind is None else jax.lax.switch(kind, kernels, q, k, v)), kept
+            if fused:
+                return attend_fused(q, k, v, mask, causal=config.causal, **keywords), kept
             attend = attend_causally if config.causal else attend_both_ways
             return attend(q, k, v, mask, **keywords), kept
 
