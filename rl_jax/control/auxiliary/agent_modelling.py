@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from rl_jax.control.auxiliary.base import Auxiliary
 from rl_jax.core.masked import masked_mean
+from rl_jax.core.vectors import unit
 from rl_jax.losses import contrastive
 
 
@@ -84,8 +85,7 @@ def agent_model(
         codes = []
         for own, hidden in zip(jax.random.split(key), (hidden_share, 0.0), strict=True):
             part = cropped(seen, own, context=context, shortest=shortest, hidden_share=hidden)
-            x = net.apply(params, features(part))
-            codes.append(x * jax.lax.rsqrt(jnp.sum(jnp.square(x), axis=1, keepdims=True) + 1e-6))
+            codes.append(unit(net.apply(params, features(part)), 1e-6))
         apart = (episode[:, None] != episode[None]) & valid[None]
         each = contrastive.two_sided(*codes, apart, temperature=temperature)
         return masked_mean(each, jnp.concatenate([valid, valid])).value()

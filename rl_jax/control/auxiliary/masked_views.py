@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from rl_jax.control.auxiliary.base import Auxiliary
+from rl_jax.core.vectors import unit
 from rl_jax.losses import contrastive
 
 
@@ -56,8 +57,7 @@ def two_views(net, params, features, seen, key, hidden_share: float) -> list[che
     """Codes of about length 1 of two views of each observation, float [n, width] twice; each hides other features."""
     kept = [jax.random.bernoulli(k, 1.0 - hidden_share, seen.shape) for k in jax.random.split(key)]
     codes = [net.apply(params, features(seen * mask)) for mask in kept]
-    # Not the norm: at 0, where every feature is hidden, its gradient is nan. The 0.01 keeps this one small there.
-    return [x * jax.lax.rsqrt(jnp.sum(jnp.square(x), axis=1, keepdims=True) + 1e-2) for x in codes]
+    return [unit(x, 1e-2) for x in codes]  # a gradient that is small at 0, where every feature is hidden
 
 
 def anchors(

@@ -18,7 +18,10 @@ import optax
 from rl_jax.control.algorithm import Relabel
 from rl_jax.control.relabelling.base import Learned, begin, descend, features_of, flat, mean_of
 from rl_jax.control.relabelling.novelty import with_bonus
+from rl_jax.core.vectors import unit
 from rl_jax.rollout.envs.steps import Transitions
+
+EPS = 1e-8  # of the squares of lengths
 
 
 def invariance(scores: chex.Array) -> chex.Array:
@@ -148,11 +151,6 @@ def reconstructed(
     return again, jnp.zeros(len(x)).at[order].set(grouped.reshape(-1))
 
 
-def unit(x: chex.Array) -> chex.Array:
-    """x / |x| over the last axis; at 0 it is 0, with a finite gradient."""
-    return x * jax.lax.rsqrt(jnp.sum(jnp.square(x), axis=-1, keepdims=True) + 1e-8)
-
-
 def by_bootstrap(
     *,
     observation_size: int,
@@ -213,12 +211,12 @@ def by_bootstrap(
     def apply(state: Hindsight, rows: Transitions) -> tuple[Hindsight, Transitions]:
         x = features_of(rows, distribution)
         seen, action = x[:, :observation_size], x[:, observation_size:]
-        w = unit(nets["encode"].apply(state.target, flat(rows.next_observations)))
+        w = unit(nets["encode"].apply(state.target, flat(rows.next_observations)), EPS)
 
         def each(params: Any, key: chex.PRNGKey) -> chex.Array:
             known = jnp.concatenate([nets["encode"].apply(params["encode"], seen), action], axis=1)
             again, inv = reconstructed(nets, params, key, known, w, hindsight=hindsight, noise=noise)
-            return jnp.sum(jnp.square(unit(again) - w), axis=1) + invariance_coef * inv
+            return jnp.sum(jnp.square(unit(again, EPS) - w), axis=1) + invariance_coef * inv
 
         bonus = jnp.maximum(each(state.learned.params, jax.random.fold_in(state.learned.key, 1)), 0.0)
 

@@ -15,6 +15,7 @@ import optax
 
 from rl_jax.control.algorithm import Relabel
 from rl_jax.control.relabelling.base import Learned, begin, descend, features_of, flat, mean_of
+from rl_jax.core.vectors import unit
 from rl_jax.rollout.envs.steps import Transitions
 
 
@@ -200,12 +201,9 @@ def by_elliptical(
     right = make_net(observation_size, features or 1, hidden=hidden)
     width = features or observation_size * action_size
 
-    def unit(x: chex.Array) -> chex.Array:
-        return x * jax.lax.rsqrt(jnp.sum(jnp.square(x), axis=1, keepdims=True) + 1e-4)  # no nan in its gradient at 0
-
     def phi(learned: Any, x: chex.Array) -> chex.Array:
         if features:
-            return unit(left.apply(learned.params["left"], x))
+            return unit(left.apply(learned.params["left"], x), 1e-4)
         state, action = x[:, :observation_size], x[:, observation_size:]
         return (state[:, :, None] * action[:, None, :]).reshape(len(x), -1)
 
@@ -230,7 +228,8 @@ def by_elliptical(
         bonus = elliptical_bonus(phi(state.learned, x), past.T @ past, ridge)
 
         def loss_fn(params: Any, key: chex.PRNGKey) -> chex.Array:
-            score = unit(left.apply(params["left"], x)) * jnp.sqrt(features)  # so that the scores reach +- sqrt(k)
+            of_left = unit(left.apply(params["left"], x), 1e-4)
+            score = of_left * jnp.sqrt(features)  # so that the scores reach +- sqrt(k)
             psi = right.apply(params["right"], following)
             return contrastive_loss(score, psi, psi[jax.random.permutation(key, len(psi))])
 

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rl_jax.core.types import Params
+from rl_jax.core.vectors import unit
 from rl_jax.models.agents.actor_critic import Agent, make_agent
 from rl_jax.models.agents.distributions import Distribution
 from rl_jax.models.agents.features import Net
@@ -76,8 +77,7 @@ def make_window_encoder(size: int, context: int, *, width: int, heads: int) -> N
         for name in ("first", "second"):
             x = attend(params[name], x, x, mask, heads)
         pooled = attend(params["pool"], jnp.broadcast_to(params["seed"][None], (len(x), 1, width)), x, mask, heads)
-        code = linear(pooled[:, 0], params["code"])
-        return code * jax.lax.rsqrt(jnp.sum(jnp.square(code), axis=-1, keepdims=True) + 1e-6)
+        return unit(linear(pooled[:, 0], params["code"]), 1e-6)
 
     return Net(init, apply)
 
