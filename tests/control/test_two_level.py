@@ -44,10 +44,10 @@ def test_what_is_said():
     every = np.arange(9)
     np.testing.assert_array_equal(spoken.push_command(spoken.pushed(every)), every)
     place = jnp.array([0.5, 0.0, 0.0, 0.0])
-    for own, speaks in ((7, True), (1, False), (4, True)):  # on to the right, to the left, wait
-        said, would = spoken.guided(place, jnp.int32(own))
-        assert bool(would) == speaks and spoken.PUSH_TEXTS[int(said)].split()[1] == "left"
-    assert not spoken.guided(0.1 * place, jnp.int32(7))[1]
+    places, own = jnp.stack([place, place, place, 0.1 * place]), jnp.array([7, 1, 4, 7])  # right, left, wait, right
+    said, would = jax.jit(jax.vmap(spoken.guided))(places, own)
+    assert would.tolist() == [True, False, True, False]
+    assert [spoken.PUSH_TEXTS[i].split()[1] for i in said[:3].tolist()] == ["left"] * 3
     pedals = np.array([-2.0, -1.0, 0.0, 1.0])
     assert [spoken.PEDAL_TEXTS[i] for i in spoken.pedal_command(pedals)] == list(spoken.PEDAL_TEXTS)
     # speed 5, 60 m or 12 m to the front of a car at 3 m/s: free to speed up to 9; 3 + .15 (7 - 10) - 5 = -2.45, clipped
