@@ -137,6 +137,9 @@ def high_fitter(
       steps: of Adam.
       batch_size: N.
       learning_rate: of Adam.
+
+    Raises:
+      ValueError: by the fitter, if nobody has said a command yet.
     """
     optimizer = optax.adam(learning_rate)
 

@@ -69,6 +69,9 @@ def test_a_robot_that_is_told_becomes_right_and_its_low_level_stays():
     data.append(tool.beside(rng, 256))
     first = {"net": jnp.asarray(0.1 * rng.normal(size=(7, 6)), jnp.float32), "temperature": jnp.float32(1.0)}
     fit = two_level.high_fitter(levels, steps=400, learning_rate=2e-2)
+    nothing = two_level.Said(data[0].observations[:0], data[0].commands[:0])
+    with pytest.raises(ValueError, match="nobody has said a command yet"):
+        fit(first, [nothing], jax.random.key(0))
     settings = dict(rounds=3, episodes=16, fit=fit)
     found = tool.corrected(levels, first, jnp.asarray(words), data, jax.random.key(0), **settings)
     assert found[0].alone < 0.2 and found[-1].alone > 0.7, found
