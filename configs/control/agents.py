@@ -5,7 +5,8 @@
     python -m experiments.control_replay --config=configs/control/agents.py:two_step,qmix
 
 Arguments: a world, `kitchen` (two cooks and a counter, in Overcooked's shape; the default), `two_step` (QMIX's game),
-`climbing` (a common table), `zero_sum` (a table whose value is 0.2). A method of control_ppo: `ippo` (arXiv 2011.09533;
+`climbing` (a common table), `zero_sum` (a table whose value is 0.2), `recommender` (two levels, a goal for each session
+and its topics, arXiv 2306.01476; 8.737 at best). A method of control_ppo: `ippo` (arXiv 2011.09533;
 the default), `mappo` (arXiv 2103.01955: the critic also sees the state); of control_replay: `vdn` (arXiv 1706.05296),
 `qmix` (arXiv 1803.11485), `iql` (each agent its own Q-learning). `smoke` (seconds, for CI).
 
@@ -25,6 +26,7 @@ _KITCHEN = dict(name="agents/kitchen", lane=2, onions=1, cook=2, limit=20)
 WORLDS = {
     "kitchen": dict(env=_KITCHEN, own=20, max_steps=20),
     "two_step": dict(env=dict(name="agents/two_step"), own=5, max_steps=2),
+    "recommender": dict(env=dict(name="agents/recommender"), own=20, max_steps=15),
     "climbing": dict(env=dict(name="agents/stage"), own=3, max_steps=1),
     "zero_sum": dict(
         env=dict(name="agents/stage", payoffs=((2.0, -1.0), (-1.0, 1.0)), common=False), own=3, max_steps=1

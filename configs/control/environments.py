@@ -7,11 +7,11 @@
 CartPole: 10 seeds, each at a mean return of 475 or more, in well under a minute on two cores after compilation.
 Arguments: an environment, `cartpole`, `pendulum`, `acrobot`, `mountain_car`, `breakout`; or a probe, `matching`,
 `corridor`, `aim`, `privileged`, `drive`, `inventory`, `hdpo` (the same store by pathwise gradients), `recovering`,
-`bidding`, `salesman`; or one that needs
-a memory, `recall`, `cartpole_positions`; or one of another library (each an extra of its own), `ant`,
-`cartpole_balance`, `snake`, `empty_room`, `craftax`, `craftax_classic`. A method, `ppo` (the clip, the default),
-`reinforce`, `a2c`, `ppo_kl`, `trpo`, `mdpo`, `vtrace`, `hl_gauss`, `two_hot`. A memory, `gru`, `transformer`, `stacked`
-(the last four observations). `smoke` (seconds, for CI).
+`bidding`, `salesman`, `mapping`, `passage`; or one that needs a memory, `recall`, `cartpole_positions`; or one of
+another library (each an extra of its own), `ant`, `cartpole_balance`, `snake`, `empty_room`, `craftax`,
+`craftax_classic`. A method, `ppo` (the clip, the default), `reinforce`, `a2c`, `ppo_kl`, `trpo`, `mdpo`, `vtrace`,
+`hl_gauss`, `two_hot`. A memory, `gru`, `transformer`, `stacked` (the last four observations). `smoke` (seconds, for
+CI).
 """
 
 from configs import common, sweeps
@@ -192,6 +192,8 @@ RANGES = {
     "recovering": (0.0, 40.0),
     "bidding": (0.0, 6.0),
     "salesman": (-8.0, 0.0),
+    "mapping": (0.0, 10.0),
+    "passage": (-3.0, 12.0),
     "cartpole_positions": (0.0, 8.0),
 }
 

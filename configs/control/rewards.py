@@ -6,11 +6,11 @@
 
 Arguments: `terms` (a weighted sum of named terms; the default), `signs`, `residuals`, `similarity`, `potential`,
 `machine`, `formula`, `constraint`; exploring `rnd`, `rdd`, `hindsight`, `byol_hindsight`, `counts`, `contrast`,
-`annotator`, `ranking`, `novelty`, `taxons`, `serene`; imitation of an `expert` run's episodes.jsonl
-(algorithm.relabel.demos), `gail`, `airl`, `liayn`, `likelihood`, `ads`, `stages`; auxiliary losses `taco`, `temporal`,
-`clam`, `views`, `robust_views`, `anchored_views`, `reward_and_state`; starts from `snapshots` of a teacher; `smoke`
-(seconds, for CI). docs/pages/control_rewards.md says what each of them is, and rl_jax.control.relabelling has the
-equations. Episode metrics and evaluations report the environment's own reward.
+`annotator`, `ranking`, `novelty`, `taxons`, `serene`; spread over an episode `revibranch`; imitation of an `expert`
+run's episodes.jsonl (algorithm.relabel.demos), `gail`, `airl`, `liayn`, `likelihood`, `ads`, `stages`; auxiliary losses
+`taco`, `temporal`, `clam`, `views`, `robust_views`, `anchored_views`, `reward_and_state`; starts from `snapshots` of a
+teacher; `smoke` (seconds, for CI). docs/pages/control_rewards.md says what each of them is, and
+rl_jax.control.relabelling has the equations. Episode metrics and evaluations report the environment's own reward.
 """
 
 from configs import common, sweeps
@@ -63,6 +63,15 @@ _PARTNER = _PROBE | dict(
     sample=dict(num_envs=64, num_steps=16),
     network=dict(kind="windows", hidden=(32,), width=32, context=16),
     eval=dict(num_episodes=256, max_steps=16),
+)
+# Smallest trees of 1 to 18 branchings, 10.19 in the mean. network.kind=transformer reads what was branched on before.
+_BRANCHING = _PROBE | dict(
+    env=dict(name="probes/branching"),
+    sample=dict(num_envs=32, num_steps=64),
+    network=dict(hidden=(64,)),
+    algorithm=dict(normalize_rewards=True),
+    train=dict(total_steps=400_000, optimizer=dict(learning_rate=1e-3)),
+    eval=dict(num_episodes=256, max_steps=64, greedy=True),
 )
 _HALF = dict(fn="place")  # the annotator's score: how far right; above a half is good
 
@@ -131,6 +140,8 @@ PLACES = {
     "counts": (_LONG, dict(fn="by_elliptical", features=0, coef=0.1)),
     # G over the last 16 updates: over one update, 1,024 steps, the bonus would not fall with visits.
     "contrast": (_LONG, dict(fn="by_elliptical", features=16, coef=0.1, memory=16_384)),
+    # arXiv 2508.17452 (ReviBranch): a tree's size, spread over its branchings by how much of the gap each closed.
+    "revibranch": (_BRANCHING, dict(fn="by_importance", importance=dict(fn="progress", index=30), scale=-10.0)),
     "annotator": (_LONG, dict(fn="by_annotator", annotator=_HALF, kind="retrieval")),
     "ranking": (_LONG, dict(fn="by_annotator", annotator=_HALF, kind="ranking")),
     "novelty": (_LONG, dict(fn="by_archive", keep=1.0, coef=0.1)),

@@ -23,6 +23,9 @@
     recovering    arms that pay more after a rest; a bound of every policy is known (worlds.recovering)
     bidding       auctions with a budget, solved by dynamic programming (worlds.bidding)
     salesman      the shortest way through some cities, by enumeration for few of them (worlds.salesman)
+    branching     branch and bound on knapsacks, the smallest trees known by recursion (worlds.branching)
+    mapping       tensors in a fast memory, the best mapping by going through all (worlds.mapping)
+    passage       a narrow passage and the waypoints of a planner (worlds.passage)
     errands       reach one end of a line, then the other: a reward that is no function of the place (worlds.errands)
     partner       somebody of a hidden kind, to be known by what it did (worlds.partners)
     denoise       a chain of denoising steps whose pretrained model is exact (worlds.denoising)
@@ -39,13 +42,16 @@ import numpy as np
 
 from rl_jax.envs.protocol import Box, Discrete, Environment, Step, time_limit
 from rl_jax.envs.worlds import bidding as auctions
+from rl_jax.envs.worlds import branching as knapsacks
 from rl_jax.envs.worlds import denoising as chains
 from rl_jax.envs.worlds import docking as dockings
 from rl_jax.envs.worlds import driving, tabular
 from rl_jax.envs.worlds import errands as lines
 from rl_jax.envs.worlds import inventory as stores
 from rl_jax.envs.worlds import laser as lasers
+from rl_jax.envs.worlds import mapping as memories
 from rl_jax.envs.worlds import partners as meetings
+from rl_jax.envs.worlds import passage as tunnels
 from rl_jax.envs.worlds import pointmass as points
 from rl_jax.envs.worlds import recovering as resting
 from rl_jax.envs.worlds import restless as arms
@@ -275,6 +281,21 @@ def bidding(*, rounds: int = 12, budget: int = 12, largest: int = 5) -> Environm
 def salesman(*, cities: int = 7) -> Environment:
     """envs.worlds.salesman: a tour of random cities, as BQ-NCO's state."""
     return ways.environment(cities=cities)
+
+
+def branching(*, count: int = 32, items: int = 6, seed: int = 0) -> Environment:
+    """envs.worlds.branching: which variable to branch on, on `count` knapsacks."""
+    return knapsacks.environment(count=count, items=items, seed=seed)
+
+
+def mapping(*, count: int = 32, tensors: int = 8, steps: int = 8, cells: int = 6, seed: int = 0) -> Environment:
+    """envs.worlds.mapping: which tensors of a program are in the fast memory."""
+    return memories.environment(count=count, tensors=tensors, steps=steps, cells=cells, seed=seed)
+
+
+def passage(*, count: int = 16, length: int = 8, cost: float = 0.02, limit: int = 80, seed: int = 0) -> Environment:
+    """envs.worlds.passage: a planner's waypoints through narrow passages of 3 x 3 cells."""
+    return tunnels.environment(count=count, length=length, cost=cost, limit=limit, seed=seed)
 
 
 def partner(*, kinds: int = 3, share: float = 0.7, limit: int = 16) -> Environment:

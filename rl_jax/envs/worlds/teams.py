@@ -3,6 +3,7 @@
     kitchen     two cooks and a counter: the most soups by dynamic programming    envs.worlds.kitchen
     stage       a game of one step by its table, common or zero-sum               envs.worlds.matrix_games
     two_step    QMIX's game, 8 at best                                            envs.worlds.matrix_games
+    recommender two levels and a user's wish for the new: a recursion             envs.worlds.recommender
 
 envs.agents makes of them rows, or one agent, for updaters that know of one.
 """
@@ -10,6 +11,7 @@ envs.agents makes of them rows, or one agent, for updaters that know of one.
 from rl_jax.envs.protocol import Environment
 from rl_jax.envs.worlds import kitchen as kitchens
 from rl_jax.envs.worlds import matrix_games
+from rl_jax.envs.worlds import recommender as recommenders
 
 
 def kitchen(
@@ -27,3 +29,11 @@ def stage(*, payoffs: tuple = matrix_games.CLIMBING, common: bool = True) -> Env
 def two_step(*, tables: tuple = matrix_games.QMIX_TABLES) -> Environment:
     """envs.worlds.matrix_games.two_step, with the same arguments."""
     return matrix_games.two_step(tables)
+
+
+def recommender(
+    *, topics: int = 5, length: int = 4, sessions: int = 3, novelty: float = 0.1, diversity: float = 0.3
+) -> Environment:
+    """envs.worlds.recommender.environment, with the same arguments."""
+    sizes = dict(topics=topics, length=length, sessions=sessions)
+    return recommenders.environment(**sizes, novelty=novelty, diversity=diversity)
