@@ -14,9 +14,10 @@ The demonstrations of the warm start are chosen by v . r, too, among the beginni
 nothing to a model before; where the demonstrations say nothing of it (task.demonstrations=drawn), all answers shrink to
 the one good sentence that has the best mood before it is read, and no long sample is left to choose. With 2 layers of
 48 units, 150 steps of the warm start and 40 of these, 500 held-out prompts, seeds 0, 1, 2: Spearman's rho of angle and
-length is .47, .47, .47 after the warm start and .75, .72, .81 after the steps; characters at -45 degrees go from 23, 23,
-22 to 15, 14, 9 and at 45 from 45, 45, 43 to 58, 58, 61, moods from .5-.7 to .9-1.0 at every angle. With demonstrations
-that are drawn rho is .02, -.08, .01 before and .02, .11, .03 after, and 16, 16, 11 characters are left at 45 degrees.
+length is .47, .47, .47 after the warm start and .75, .72, .81 after the steps. Characters at -45 degrees go from 23,
+23, 22 to 15, 14, 9, and at 45 from 45, 45, 43 to 58, 58, 61; moods from .5-.7 to .9-1.0 at every angle. With
+demonstrations that are drawn rho is .02, -.08, .01 before and .02, .11, .03 after, and 16, 16, 11 characters are left
+at 45 degrees.
 Evaluations report eval/reward/source/ANGLE. Arguments: `smoke` (seconds, for CI).
 """
 
