@@ -1,5 +1,7 @@
 """rl_jax.preferences.episodes: pairs among recorded episodes, token by token."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pyarrow.parquet
 import pytest
@@ -155,3 +157,14 @@ def test_the_config_of_armap_can_run(arg):
     config = armap.get_config(arg)
     check_config.check(config)
     assert config.data.pairs == ("altered" if arg is None else "episodes") and config.program == "reward_model"
+
+
+def test_trajectories_are_graded_as_they_were_sampled():
+    """The tokens that the reward model reads are those of the prompt, the turns and the answers between them."""
+    rollout = SimpleNamespace(prompt_buckets=(4,), completion_length=6)
+
+    def score_rows(rows):
+        return (rows.tokens * rows.segment_ids).sum(axis=1).astype(np.float32)
+
+    model = SimpleNamespace(config=SimpleNamespace(rollout=rollout), tokenizer=TOKENIZER, score_rows=score_rows)
+    assert best_trajectory.grades(model, GROUP).tolist() == [float(one.ids().sum()) for one in GROUP]
