@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from experiments.parts import flags, hub, reward_shift
+from experiments.parts import flags, hub, reward_shift, reward_traces
 from experiments.parts.preference_data import Arrays
 from experiments.parts.reward_readers import (
     Reader,
@@ -56,6 +56,7 @@ def check(config) -> None:
     if config.algorithm.reads != "response" and config.algorithm.members > 1:
         raise ValueError(f"algorithm.members: only reads='response' has several, not {config.algorithm.reads!r}")
     reward_shift.check(config)
+    reward_traces.check(config)
 
 
 def finish(setup: Setup, reader: Reader, workdir: pathlib.Path, params: Params, held_out: tuple) -> dict:

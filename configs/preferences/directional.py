@@ -10,10 +10,15 @@ round starts from the model before it on a large set.
 
     python -m experiments.online_dpo --config=configs/preferences/directional.py --workdir=runs/directional
 
-With 2 layers of 48 units, 150 steps of the warm start and 40 of these, one seed, the reward rises at every angle (-45:
--.03 to .48, 0: .52 to .94, 45: .67 to .82), mood from .54 to .89, but answers of all angles shrink from 37 to 16
-characters: a single good sentence has the best mood, and the letter is not read yet. Lengths that follow the direction
-were not seen. Evaluations report eval/reward/source/ANGLE. Arguments: `smoke` (seconds, for CI).
+The demonstrations of the warm start are chosen by v . r, too, among the beginnings of each story. A letter means
+nothing to a model before; where the demonstrations say nothing of it (task.demonstrations=drawn), all answers shrink to
+the one good sentence that has the best mood before it is read, and no long sample is left to choose. With 2 layers of
+48 units, 150 steps of the warm start and 40 of these, 500 held-out prompts, seeds 0, 1, 2: Spearman's rho of angle and
+length is .47, .47, .47 after the warm start and .75, .72, .81 after the steps. Characters at -45 degrees go from 23,
+23, 22 to 15, 14, 9, and at 45 from 45, 45, 43 to 58, 58, 61; moods from .5-.7 to .9-1.0 at every angle. With
+demonstrations that are drawn rho is .02, -.08, .01 before and .02, .11, .03 after, and 16, 16, 11 characters are left
+at 45 degrees.
+Evaluations report eval/reward/source/ANGLE. Arguments: `smoke` (seconds, for CI).
 """
 
 from configs import common
@@ -31,7 +36,7 @@ def get_config(arg: str | None = None):
         low=-45.0,
         high=45.0,
         length=64,
-        varied=True,  # the stories are all of 49 to 55 characters: without it no sample is shorter than another
+        demonstrations="best",  # whole, drawn or best: rl_jax.tasks.directed
     )
     config.sample.group_size = 8
     config.algorithm.update(pair_selection=dict(fn="best"), responses=1)

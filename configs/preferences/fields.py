@@ -34,6 +34,11 @@ PREFERENCES = {
     "algorithm.views.rate": "Dropout of a view, on the hidden states.",
     "algorithm.meta.step_size": "MetaRM: ascent on how far unlabelled responses are apart, before each step. 0: none.",
     "algorithm.meta.path": 'MetaRM: JSONL of rankings of a policy\'s responses. "": generated sums.',
+    "algorithm.traces.coef": "Weight of the language-model loss on what a response says after its answer "
+    "(arXiv 2310.01045). 0: none.",
+    "algorithm.traces.start": "Token that ends an answer; the trace of a tool begins after the first.",
+    "algorithm.traces.observed": 'Token that opens an observation, which is then not trained on. "": it is.',
+    "algorithm.traces.answers": "Whether the chosen response's answer is trained on, too.",
     "algorithm.loss": "Reward model's loss (rl_jax.losses.reward_model).",
     "algorithm.members": "Number of heads (an ensemble) on one trunk.",
     "algorithm.combine": "How the members give one reward when the model is used (rl_jax.credit.ensembles).",

@@ -46,6 +46,7 @@ def reward_model(**changes) -> ConfigDict:
         # Secrets of RLHF II (configs/preferences/secrets2.py): contrasts of two views of a pair, and MetaRM.
         views=dict(coef=0.0, temperature=0.05, rate=0.1),
         meta=dict(step_size=0.0, path=""),
+        traces=dict(coef=0.0, start="\n", observed="", answers=True),  # Themis (configs/preferences/themis.py)
         users=dict(latent=16, hidden=64, kl_coef=0.01, noise=1e-3),  # for reads="user"
     )
     unknown = sorted(set(changes) - set(fields))

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.parts import reward_shift
+from experiments.parts import reward_shift, reward_traces
 from experiments.parts.packers import Packing
 from experiments.parts.preference_data import Arrays, PreferencePacker, flat, info_arrays, records_of, take_rows
 from experiments.parts.processes import to_host
@@ -101,7 +101,7 @@ def _response_reader(setup: Setup) -> Reader:
             arrays, rewards, records, logits=objective.is_logit()
         ),
     )
-    return reward_shift.extended(setup, reader, objective)
+    return reward_traces.extended(setup, reward_shift.extended(setup, reader, objective))
 
 
 def _steps_reader(setup: Setup) -> Reader:

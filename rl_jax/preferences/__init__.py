@@ -23,6 +23,7 @@ from rl_jax.preferences import (
     privileged,
     rated,
     solutions,
+    traced,
     trees,
 )
 from rl_jax.preferences.encode import encode_labels, encode_preferences, mismatched, rows_of, unpair
@@ -54,6 +55,7 @@ LOADERS = {
     "hierarchy": hierarchy.load,
     "instructed": instructed.load,
     "privileged": privileged.load,
+    "traced": traced.load,
     "trees": trees.load,
     "jsonl": jsonl.load,
     "hh": judged.load_hh,

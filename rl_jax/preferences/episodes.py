@@ -19,7 +19,7 @@ from rl_jax.experience.trajectory import Trajectory
 from rl_jax.preferences.sources import Preferences, prompt_share
 
 FOLDER = "trajectories"  # of a run
-PAIRS = ("turns", "judged", "episodes", "none")
+PAIRS = ("turns", "judged", "episodes", "altered", "none")
 
 
 def load(
@@ -40,12 +40,14 @@ def load(
       pairs: "turns": two turns after exactly the same tokens, the one with the highest mean return to go against the
         one with the lowest. "judged": two turns of a tree, by the policy's own judgement (own_judgement.judged_pairs).
         "episodes": the best episode of a group against the worst, their turns trained on and what the environment wrote
-        not. "none": labelled episodes for SFT or KTO, desirable from `least` on.
+        not. "altered": the best episode of a group, if its reward is `least` or more, against the same one with the
+        last turn of another group's: triplets of ARMAP (arXiv 2502.12130). "none": labelled episodes for SFT or KTO,
+        desirable from `least` on.
       gap: pairs whose returns, or judged values, differ by less are left out.
       discount: of the return to go, per turn, for pairs="turns". 0: what a turn earned itself, for environments whose
         turns are trajectories of their own (rl_jax.envs.text.attempts.Guided).
-      least: the reward from which an episode is desirable, for pairs="none"; the least value of the better turn, for
-        pairs="judged".
+      least: the reward from which an episode is desirable, for pairs="none" and "altered"; the least value of the
+        better turn, for pairs="judged".
       newest: how many of the newest steps are read. 0: all.
       test_share: of the prompts.
       data_dir: unused; other data is stored there.
@@ -64,12 +66,14 @@ def load(
         raise ValueError(f"discount={discount} must be in [0, 1]")
     records, folder = {"train": [], "test": []}, pathlib.Path(path)
     seen, kind = 0, "labels" if pairs == "none" else "pairs"
+    endings: list[tuple[int, ...]] = []  # how good episodes of the groups before ended
     for group in groups(folder, newest):
         seen += len(group)
         made = {
             "turns": lambda group=group: pairs_of_turns(group, gap, discount),
             "judged": lambda group=group: pairs_by_judgement(group, gap, least),
             "episodes": lambda group=group: pairs_of_episodes(group, gap),
+            "altered": lambda group=group: altered(group, endings, least),
             "none": lambda group=group: labelled(group, least),
         }
         for record in made[pairs]():
@@ -177,6 +181,33 @@ def pairs_of_episodes(group: Sequence[Trajectory], gap: float) -> list[dict]:
     if best.reward - worst.reward < gap:
         return []
     return [_record(best.segments[0][0].ids.tolist(), [_rest(best), _rest(worst)], [best.reward, worst.reward])]
+
+
+def altered(group: Sequence[Trajectory], endings: list[tuple[int, ...]], least: float) -> list[dict]:
+    """The best episode of a group against itself with another group's last turn; [] if it is not good.
+
+    Args:
+      group: of one prompt, the instruction.
+      endings: the last turns of good episodes of other groups. This one's is added.
+      least: the reward of a good episode.
+    """
+    best = max((one for one in group if len(one.segments) == 1), key=lambda one: one.reward, default=None)
+    if best is None or best.reward < least:
+        return []
+    spans = best.segments[0]
+    place = max(place for place, span in enumerate(spans) if span.kind == "sampled")
+    own = tuple(spans[place].ids.tolist())
+    others = [ending for ending in endings if ending != own]
+    if own not in endings:
+        endings.append(own)
+    if not others:
+        return []
+    other = others[len(endings) * 7 % len(others)]
+    kept = [token for span in spans[1:place] for token in span.ids.tolist()]
+    mask = [span.kind == "sampled" for span in spans[1:place] for _ in span.ids]
+    worse = dict(ids=kept + list(other), trained=mask + [True] * len(other))
+    better = dict(ids=kept + list(own), trained=mask + [True] * len(own))
+    return [_record(spans[0].ids.tolist(), [better, worse], [best.reward, 0.0])]
 
 
 def labelled(group: Sequence[Trajectory], least: float) -> list[dict]:

@@ -1,10 +1,15 @@
 """rl_jax.preferences.episodes: pairs among recorded episodes, token by token."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pyarrow.parquet
 import pytest
 
+from configs.preferences import armap
 from configs.preferences import episodes as episodes_config
+from experiments.parts import check_config
+from experiments.tools import best_trajectory
 from rl_jax import preferences
 from rl_jax.data.readers import DataError
 from rl_jax.experience import trajectory as t
@@ -107,7 +112,59 @@ def test_what_cannot_be_read_is_said(tmp_path):
     (write(tmp_path / "b", [GROUP]) / "trajectories/00000000.parquet").write_bytes(b"no")
     with pytest.raises(DataError, match="00000000.parquet is no file of recorded episodes"):
         episodes.load(path=str(tmp_path / "b"))
-    with pytest.raises(ValueError, match="pairs='x' must be one of turns, judged, episodes, none"):
+    with pytest.raises(ValueError, match="pairs='x' must be one of turns, judged, episodes, altered, none"):
         episodes.load(path=str(tmp_path), pairs="x")
     with pytest.raises(ValueError, match=r"discount=2 must be in \[0, 1\]"):
         episodes.load(path=str(tmp_path), discount=2)
+
+
+def test_a_good_episode_is_altered_in_its_last_turn():
+    """ARMAP's triplets: one instruction, the good trajectory, and the same with another instruction's ending."""
+    endings = []
+    assert episodes.altered(GROUP, endings, 0.5) == [] and endings == [(6, EOS)]  # no other ending is known yet
+    other = [episode(0, [[5], [7]], [0.0, 1.0], group=1), episode(1, [[5], [6]], [0.0, 0.0], group=1)]
+    (record,) = episodes.altered(other, endings, 0.5)
+    better, worse = record["responses"]
+    assert record["prompt"] == {"ids": PROMPT} and record["rewards"] == [1.0, 0.0]
+    assert better == {"ids": [5, EOS, 9, 7, EOS], "trained": [True, True, False, True, True]}
+    assert worse == {"ids": [5, EOS, 9, 6, EOS], "trained": [True, True, False, True, True]}
+    assert endings == [(6, EOS), (7, EOS)]
+    assert episodes.altered(other, endings, 1.5) == [], "no good episode, no triplet"
+    assert episodes.altered(GROUP, endings, 0.5)[0]["responses"][1]["ids"][-2] == 7
+
+
+def test_the_best_of_n_trajectories_by_hand():
+    """The reward model's choice is graded by the environment, over all subsets; the environment's own is the bound."""
+    groups = [[episode(i, [[5]], [x], group=g) for i, x in enumerate(rewards)] for g, rewards in
+              enumerate([(0.0, 1.0, 0.5), (1.0, 0.0, 0.0)])]  # fmt: skip
+    scores = np.array([0.0, 2.0, 1.0, -1.0, 0.0, 1.0])  # right in the first group, wrong in the second
+    rows = best_trajectory.measure(groups, scores)
+    assert [row[0] for row in rows] == [1, 2, 3]
+    np.testing.assert_allclose([row[1] for row in rows], [(0.5 + 1 / 3) / 2, (2.5 / 3 + 0) / 2, 0.5])
+    np.testing.assert_allclose([row[2] for row in rows], [(0.5 + 1 / 3) / 2, (2.5 / 3 + 2 / 3) / 2, 1.0])
+
+
+def test_only_whole_groups_of_trajectories_are_compared(tmp_path):
+    lone = [episode(0, [[5]], [1.0], group=1)]
+    found = best_trajectory.whole_groups(write(tmp_path / "two", [[*GROUP, *lone]]), 0)
+    assert [[one.sample for one in group] for group in found] == [[0, 1, 2, 3]]
+    with pytest.raises(ValueError, match="no group has two trajectories"):
+        best_trajectory.whole_groups(write(tmp_path / "one", [lone]), 0)
+
+
+@pytest.mark.parametrize("arg", [None, "maze,groups,smoke"])
+def test_the_config_of_armap_can_run(arg):
+    config = armap.get_config(arg)
+    check_config.check(config)
+    assert config.data.pairs == ("altered" if arg is None else "episodes") and config.program == "reward_model"
+
+
+def test_trajectories_are_graded_as_they_were_sampled():
+    """The tokens that the reward model reads are those of the prompt, the turns and the answers between them."""
+    rollout = SimpleNamespace(prompt_buckets=(4,), completion_length=6)
+
+    def score_rows(rows):
+        return (rows.tokens * rows.segment_ids).sum(axis=1).astype(np.float32)
+
+    model = SimpleNamespace(config=SimpleNamespace(rollout=rollout), tokenizer=TOKENIZER, score_rows=score_rows)
+    assert best_trajectory.grades(model, GROUP).tolist() == [float(one.ids().sum()) for one in GROUP]

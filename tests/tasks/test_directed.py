@@ -33,14 +33,32 @@ def test_every_record_comes_once_with_each_direction(task):
 def test_demonstrations_vary_in_length(tmp_path):
     """The stories of the config are all as long, so that a direction could not choose a shorter sample."""
     of = dict(name="stories", num_stories=40, data_dir=str(tmp_path))
-    plain, varied = (tasks.load(NAME, of=of, marks="ab", varied=on).data_source("sft_train") for on in (False, True))
-    lengths = {False: set(), True: set()}
+    plain, drawn = (
+        tasks.load(NAME, of=of, marks="ab", demonstrations=kind).data_source("sft_train") for kind in ("whole", "drawn")
+    )
     for i in range(len(plain)):
-        long, own = plain[i]["completion"], varied[i]["completion"]
-        assert long.startswith(own) and own.endswith(".") and varied[i]["prompt"] == plain[i]["prompt"]
-        for on, text in ((False, long), (True, own)):
-            lengths[on].add(text.count("."))
-    assert lengths == {False: {3}, True: {1, 2, 3}}
+        long, own = plain[i]["completion"], drawn[i]["completion"]
+        assert long.startswith(own) and own.endswith(".") and drawn[i]["prompt"] == plain[i]["prompt"]
+    assert {plain[i]["completion"].count(".") for i in range(len(plain))} == {3}
+    assert {drawn[i]["completion"].count(".") for i in range(len(plain))} == {1, 2, 3}
+
+
+def test_best_demonstrations_are_what_the_direction_asks_for(tmp_path):
+    """Rejection sampling by v . r among the cuts, against every cut's own sum of both rewards."""
+    of = dict(name="stories", num_stories=40, data_dir=str(tmp_path))
+    source = tasks.load(NAME, of=of, marks="abc", demonstrations="best").data_source("sft_train")
+    plain = tasks.load(NAME, of=of, marks="abc").data_source("sft_train")
+    lengths = {"-45": [], "+0": [], "+45": []}
+    for i in range(len(source)):
+        whole, angle = plain[i]["completion"], math.radians(float(source[i]["source"]))
+        ends = [place + 1 for place, letter in enumerate(whole) if letter == "."]
+        ways = [whole[:end] for end in ends]
+        found = [math.cos(angle) * lexicon.text_score(way) + math.sin(angle) * len(way) / 64 for way in ways]
+        assert len(ways) == 3 and source[i]["completion"] == ways[found.index(max(found))]
+        lengths[source[i]["source"]].append(len(source[i]["completion"]))
+    short, neutral, long = lengths.values()
+    assert all(a <= b <= c for a, b, c in zip(short, neutral, long, strict=True))  # as any sum of two rewards has it
+    assert sum(short) < sum(neutral) < sum(long)
 
 
 def test_the_reward_is_the_directions_sum_of_both(task):
@@ -78,3 +96,8 @@ def test_one_direction_at_angle_0_is_the_task():
 def test_what_does_not_fit_is_refused(fields):
     with pytest.raises(ValueError, match="two different letters or more"):
         tasks.load(NAME, of=dict(name="stories"), **fields)
+
+
+def test_an_unknown_kind_of_demonstrations_is_refused():
+    with pytest.raises(ValueError, match="none of whole, drawn, best"):
+        tasks.load(NAME, of=dict(name="stories"), demonstrations="worst")

@@ -57,14 +57,17 @@ class RewardModel(NamedTuple):
 
     def score_texts(self, prompts: Sequence[str], responses: Sequence[str]) -> np.ndarray:
         """The reward of each response to its prompt, an EOS after it, truncated as in training. Returns float32 [B]."""
-        rows = self.encode(prompts, responses)
-        size, result = self.config.eval.batch_size, []
+        return self.score_rows(self.encode(prompts, responses))
+
+    def score_rows(self, rows: TokenBatch) -> np.ndarray:
+        """The reward of each row, in batches of the run's evaluation. rows: in numpy, [B, T]. Returns float32 [B]."""
+        size, count, result = self.config.eval.batch_size, len(rows.tokens), []
         compiled = _compiled(self.score)
-        for start in range(0, len(prompts), size):
-            chosen = np.resize(np.arange(start, min(start + size, len(prompts))), size)
+        for start in range(0, count, size):
+            chosen = np.resize(np.arange(start, min(start + size, count)), size)
             part = jax.tree.map(lambda x, chosen=chosen: x[chosen], rows)
             result.append(np.asarray(compiled(self.params, part)))
-        return np.concatenate(result)[: len(prompts)]
+        return np.concatenate(result)[:count]
 
     def encode(self, prompts: Sequence[str], responses: Sequence[str]) -> TokenBatch:
         """The rows of prompts with their responses, in numpy, as the model was trained on them."""

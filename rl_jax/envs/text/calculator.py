@@ -8,27 +8,13 @@ c12*34      the model calls the calculator                  or says  408  at onc
 
 import json
 import random
-import re
 from collections.abc import Mapping
 from typing import Any
 
 from rl_jax.envs.text.protocol import Step
+from rl_jax.tasks.calculator import calculate
 
 CALL = "c"  # the first character of a call
-_EXPRESSION = re.compile(r"(\d{1,9})([+*-])(\d{1,9})")
-
-
-def calculate(expression: str) -> int:
-    """The value of NUMBER OPERATOR NUMBER.
-
-    Raises:
-      ValueError: if it is anything else.
-    """
-    match = _EXPRESSION.fullmatch(expression)
-    if match is None:
-        raise ValueError(f"{expression!r:.60} is not NUMBER OPERATOR NUMBER, as 12*34")
-    left, operator, right = int(match[1]), match[2], int(match[3])
-    return {"+": left + right, "-": left - right, "*": left * right}[operator]
 
 
 class Calculator:
