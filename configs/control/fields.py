@@ -157,6 +157,8 @@ CONTROL = {
     "continual.values": "Its value in each task, in the order in which they are learned.",
     "continual.kept": "oer: steps of each task that are kept when it ends.",
     "continual.horizon": "oer: states of a model's rollout that chooses them.",
+    "skills.rank": "psec: rank of a skill's adapters.",
+    "skills.scale": "psec: factor of an adapter's product of matrices.",
     "hypernetwork.embedding": "hypercrl: size of a task's embedding.",
     "hypernetwork.layers": "hypercrl: hidden widths of the hypernetwork; network.hidden are the dynamics network's.",
     "planner.horizon": "hypercrl: steps of a plan.",

@@ -8,11 +8,12 @@ policy), `gridworld`, `cartpole`, `aim`, `matching`, `hidden` (pointmass without
 `filtered_bc`, `awr`, `iql` (the default), `xql`, `dual_chi2`, `dual_tv`, `recoil` (imitation, without rewards), `cql`,
 for continuous actions `td3_bc`, `a2pr`; decision transformers, `dt`, `mo_dt`; `oppo`; `histories`, IQL on codes of what
 was seen so far; tasks one after the other, on `pointmass` with goals that are not observed, `oer`, `random_replay` (the
-same, but what is kept of a task is drawn at random), or with an inertia of its own, `hypercrl` (a model of the
-dynamics, planned with); `imagined` (more data, made by a wrong model of the world, a half of each batch); what is
-hidden of the data, `ss_orl` (actions of 90 % of the episodes, filled in by an inverse model), `labelled_only` (the
-same, left out), `preferred` (rewards, learned from pairs of segments); `fqe` (the policy's value by fitted Q, from the
-data alone); `online` (the second half of the updates with steps of its own, one for each); `smoke` (seconds, for CI).
+same, but what is kept of a task is drawn at random), `psec` (a base, skills that are adapters of it, a new task by
+their composition), or with an inertia of its own, `hypercrl` (a model of the dynamics, planned with); `imagined` (more
+data, made by a wrong model of the world, a half of each batch); what is hidden of the data, `ss_orl` (actions of 90 %
+of the episodes, filled in by an inverse model), `labelled_only` (the same, left out), `preferred` (rewards, learned
+from pairs of segments); `fqe` (the policy's value by fitted Q, from the data alone); `online` (the second half of the
+updates with steps of its own, one for each); `smoke` (seconds, for CI).
 """
 
 from configs import common, sweeps
@@ -69,6 +70,7 @@ METHODS = {
     "oer": dict(fn="oer", replay_coef=1.0, select=True, **_TD3),
     "random_replay": dict(fn="oer", replay_coef=1.0, select=False, **_TD3),
     "hypercrl": dict(fn="hypercrl", beta=0.05),
+    "psec": dict(fn="psec", base=dict(fn="iql", expectile=0.7, **_WEIGHTS)),
     # arXiv 2310.20663: J = (|z - z'| - |r - r'| - gamma W2(P, P'))^2 of codes z of histories beside the base's loss.
     # Departs: IQL in place of CQL and ILQL; gamma = 1 there, here distances are bounded. The formula is known from
     # quotations only (rl_jax.losses.bisimulation).
@@ -81,7 +83,9 @@ METHODS = {
 GOALS = dict(field="goal", values=((-0.8, 0.0), (0.8, 0.0), (0.0, 0.8)), kept=200, horizon=20)
 # arXiv 2009.11997: the dynamics differ, and the planner is CEM.
 INERTIAS = dict(field="inertia", values=(0.0, 0.5, 0.8))
-CONTINUAL = {"oer": GOALS, "random_replay": GOALS, "hypercrl": INERTIAS}
+# arXiv 2502.05932: the base, two skills, and a task that asks for both at once.
+SKILLS = dict(field="goal", values=((0.0, 0.0), (0.8, 0.0), (0.0, 0.8), (0.8, 0.8)))
+CONTINUAL = {"oer": GOALS, "random_replay": GOALS, "hypercrl": INERTIAS, "psec": SKILLS}
 PLANNER = dict(horizon=5, rounds=3, samples=32, elites=6, std=0.7)
 # ImagineBench: real steps, none of them the expert's, and imagined ones of what was not recorded. In place of the
 # rollouts of a language model are the expert's in a world whose inertia is wrong.
@@ -169,6 +173,8 @@ def get_config(arg: str | None = None):
         if method in CONTINUAL:
             config.continual = dict(CONTINUAL[method])
             config.train.total_steps *= len(config.continual["values"])
+        if method == "psec":
+            config.skills = dict(rank=8, scale=2.0)
         if method == "hypercrl":
             config.hypernetwork = dict(embedding=10, layers=(32, 32))
             config.planner = dict(PLANNER)

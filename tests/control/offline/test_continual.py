@@ -138,7 +138,7 @@ def test_a_sequence_without_a_method_for_one_is_refused(tmp_path):
     config = small()
     with config.unlocked():
         config.algorithm.fn = "iql"
-    with pytest.raises(ValueError, match="continual: algorithm.fn='iql' learns one task; oer or hypercrl"):
+    with pytest.raises(ValueError, match="continual: algorithm.fn='iql' learns one task; oer or hypercrl or psec"):
         control_offline.run(config, tmp_path)
 
 
