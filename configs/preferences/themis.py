@@ -10,6 +10,10 @@ answer; so does this config. When it is used, the model writes its own trace and
     python -m experiments.reward_model --config=configs/preferences/themis.py --workdir=runs/themis
     python -m experiments.tools.tool_traces runs/themis
 
+After 300 of its 400 steps, one seed, all calls of the model's own traces are the question's expression, but its
+rationales compare digits wrongly: .570 of 256 held-out pairs with its own traces, 1.000 with the records'. A gain over
+`plain` was not measured.
+
 Departs from the paper: a small model from scratch, one tool, and traces made by rule, where GPT-4 wrote them.
 Arguments: `plain` (Bradley-Terry on the answers alone, the paper's baseline), `unwritten` (traces without the
 language-model term), `unobserved` (no term on the observation), `smoke`.
