@@ -99,7 +99,7 @@ def test_a_folder_is_trained_and_transformers_generates_from_what_is_saved(folde
 
 
 def assert_only_adapters_moved(config, workdir, folder):
-    """What a run of two steps trained and saved, whose base model is in the folder (tests/experiments/test_export.py)."""
+    """What a run of two steps trained and saved, whose base model is in the folder: test_export.py."""
     import peft
     import torch
     import transformers
