@@ -360,7 +360,8 @@ def test_eight_devices_walk_the_path_of_one(tmp_path):
     for left, right in zip(one[1:], eight[1:], strict=True):
         assert left.keys() == right.keys() - {"packing/occupancy"}
         for name in left:
-            if not name.startswith(("sampler/gap", "ratio/first")):  # rounding itself
+            # But rounding itself, and shares of tokens beside a bound.
+            if not name.startswith(("sampler/gap", "ratio/first", "clip/", "value/clipped")):
                 assert left[name] == pytest.approx(right[name], rel=2e-3, abs=1e-5), (name, left["step"])
     assert 0.3 < eight[-1]["packing/occupancy"] <= 1 and eight[-1]["ratio/first_max_dev"] < 1e-4
 

@@ -10,6 +10,7 @@ from experiments.sweep import cli as program
 from experiments.sweep import fold, folder, points
 from rl_jax.runs.logging import read_jsonl
 from rl_jax.runs.run_record import read_json
+from tests.experiments import programs
 from tests.experiments.small import kept_signals  # noqa: F401  a fixture
 from tests.paths import REPO_ROOT
 
@@ -28,6 +29,8 @@ def folded(tmp_path_factory):
     workdir = tmp_path_factory.mktemp("folded")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(REPO_ROOT)
+        for name, value in programs.environment(tmp_path_factory.mktemp("home")).items():
+            patch.setenv(name, value)  # not the user's folder of compiled programs: a link is made for each
         assert program.main([*SWEEP, f"--workdir={workdir}", "--vmap"]) == 0
     return workdir
 
