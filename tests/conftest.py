@@ -92,6 +92,23 @@ def _room_for_jitted_functions():
             places.clear()
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _no_folder_of_programs():
+    """A file that leaves jax with a folder of compiled programs slows down all that this process still compiles."""
+    before = jax.config.jax_compilation_cache_dir
+    yield
+    after = jax.config.jax_compilation_cache_dir
+    jax.config.update("jax_compilation_cache_dir", before)
+    assert after == before, f"the file leaves jax_compilation_cache_dir={after}"
+
+
+@pytest.fixture
+def few_objects():
+    """For tests of what searches for garbage itself: what earlier files have left in this process is passed over. It is
+    half a second for each search at the end of a worker's run."""
+    gc.freeze()
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items):
     """Files with slow tests go first, so that no worker is left alone with one at the end."""

@@ -181,13 +181,13 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--start", default="", help="folder of the warm start, made if it is not there")
     parser.add_argument("--work", help=argparse.SUPPRESS)  # run this work and print ours
     options = parser.parse_args(arguments)
+    if not options.work and not 1 <= options.warmup < options.steps:
+        parser.error(f"--warmup={options.warmup} must be 1 or more, and less than --steps={options.steps}")
     if not jax.config.jax_compilation_cache_dir:
         compilation.use_cache("~/.cache/rl_jax/xla")
     if options.work:
         print(json.dumps(run_ours(json.loads(pathlib.Path(options.work).read_text()))))
         return
-    if not 1 <= options.warmup < options.steps:
-        parser.error(f"--warmup={options.warmup} must be 1 or more, and less than --steps={options.steps}")
     peers, config = named_peers(parser, options.peer, SCRIPTS), agents_config.get_config("calculator")
     with tempfile.TemporaryDirectory(prefix="rl_jax-agents-") as name:
         folder = pathlib.Path(options.start or name).absolute()

@@ -72,16 +72,6 @@ def tiny(folder, words="maze,turn_ppo", **agent):
     return config.lock()
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("kept_signals")
-def test_a_critic_of_turns_trains(tmp_path):
-    """ArCHer's test has the resuming: of this state, and of a slow copy more."""
-    ppo.run(tiny(tmp_path), tmp_path / "run")
-    rows = read_jsonl(tmp_path / "run/metrics.jsonl")
-    assert rows[-1]["step"] == 3 and rows[-1]["episode/end/error"] == 0 and rows[-1]["episode/turns"] > 1
-    assert rows[-1]["value/loss"] > 0 and rows[-1]["grad_norm"] > 0 and "eval/episode/turns" in rows[-1]
-
-
 # --- Two rows by hand: turns of tokens 0-1 and 3-4 (rewards -1 and 2), and one turn of tokens 0-2 (reward 1) ----------
 
 NUMBERS = np.int32([[0, 0, -1, 1, 1, -1], [0, 0, 0, -1, -1, -1]])
@@ -262,7 +252,7 @@ def test_archer_trains_and_its_slow_copy_resumes_to_the_bit(tmp_path):
     config = tiny(tmp_path, "maze,archer_replay", record=True)
     with config.unlocked():
         config.critic.update(epochs=2, target_rate=0.5)
-        config.sft.steps = 0  # the run of turn_ppo has a warm start
+        config.sft.steps = 0  # tests/experiments/test_agents_worlds.py has a warm start on episodes
     updates, followed, replayed = [], [], []
     update, slow_copy, replay, batch_of = (
         actor_critic.PPOPrograms.update,
@@ -311,6 +301,7 @@ def test_archer_trains_and_its_slow_copy_resumes_to_the_bit(tmp_path):
     assert updates[-each:] == [True] * (each // 2) + [False] * (each // 2)
     rows = read_jsonl(tmp_path / "run/metrics.jsonl")
     assert rows[-1]["step"] == 3 and rows[-1]["value/loss"] > 0 and rows[-1]["grad_norm"] > 0
+    assert rows[-1]["episode/end/error"] == 0 and rows[-1]["episode/turns"] > 1
     again = tmp_path / "again"
     shutil.copytree(tmp_path / "run", again)
     shutil.rmtree(again / "checkpoints/3")
@@ -386,7 +377,8 @@ class Paid(Reflection):
 @pytest.mark.slow
 @pytest.mark.usefixtures("kept_signals", "no_evaluations")
 def test_an_actor_that_stays_as_it_is_beside_a_reflector_that_learns(tmp_path):
-    """Retroformer: the partner's weights are those that training began with, after a step that moved the policy.
+    """Retroformer, which has turn_ppo's critic of turns: the partner's weights are those that training began with,
+    after a step that moved the policy.
 
     And Router-R1: what has been said is priced by running quantiles, whose window is in the checkpoint.
     """
@@ -413,5 +405,6 @@ def test_an_actor_that_stays_as_it_is_beside_a_reflector_that_learns(tmp_path):
     assert max(float(np.abs(a - b).max()) for a, b in zip(*map(jax.tree.leaves, (kept["params"], first)), strict=True))
     rows = read_jsonl(tmp_path / "run/metrics.jsonl")
     assert rows[-1]["episode/end/error"] == 0 and "episode/gain" in rows[-1]
+    assert rows[-1]["step"] == 1 and rows[-1]["value/loss"] > 0 and rows[-1]["grad_norm"] > 0
     assert rows[-1]["tracker/reward_scale/seen"] == 4 and rows[-1]["tracker/reward_scale/high"] > 0
     assert abs(rows[-1]["reward/optimized"] - rows[-1]["reward/mean"]) > 0.01

@@ -12,7 +12,7 @@ from experiments.parts import players, policy
 from rl_jax.envs.text.recorded import play
 from rl_jax.runs.logging import read_jsonl
 from tests.experiments.shared_programs import share_programs, sharing  # noqa: F401  fixtures
-from tests.experiments.small import kept_signals  # noqa: F401  a fixture
+from tests.experiments.small import kept_signals, no_evaluations  # noqa: F401  fixtures
 
 
 @pytest.mark.parametrize("world", agents_worlds.WORLDS)
@@ -114,7 +114,7 @@ def test_a_world_without_a_published_list():
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("kept_signals")
+@pytest.mark.usefixtures("kept_signals", "no_evaluations")
 def test_a_run_with_credit_from_the_environments_counts(tmp_path):
     config = agents_worlds.get_config("guided,semi_online,smoke")
     config.task.update(data_dir=str(tmp_path / "data"), num_train=20, num_test=4)

@@ -8,12 +8,32 @@ from experiments.bench import control
 
 
 @pytest.mark.slow
-def test_a_row_for_each_number_of_seeds(capsys):
-    control.main(["--seeds=1,2", "--steps=2048", "--rounds=1", "--devices=2"])
+def test_a_process_of_its_own_trains(capsys):
+    control.main(["--seeds=2", "--steps=2048", "--rounds=1", "--devices=2"])
+    (row,) = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert row["seeds"] == 2 and row["steps_a_seed"] == 2048
+    assert row["ours"]["steps_per_s"] > 0 and row["ours"]["return"] > 5 and row["ours"]["compile_s"] > 0
+
+
+def test_a_row_for_each_number_of_seeds(capsys, monkeypatch):
+    """The sides take turns, and a row has the medians of its own sides' rounds and their ratio."""
+    turns = []
+
+    class Side:
+        def __init__(self, side, seeds, options):
+            self.name, self.seeds = side, seeds
+
+        def turn(self):
+            turns.append((self.seeds, self.name))
+
+        def result(self):
+            return {"steps_per_s": 10.0 * self.seeds if self.name == "ours" else 4.0}
+
+    monkeypatch.setattr(control, "Side", Side)
+    control.main(["--seeds=1,2", "--rounds=2", "--peer=sb3"])
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [row["seeds"] for row in rows] == [1, 2]
-    for row in rows:
-        assert row["ours"]["steps_per_s"] > 0 and row["ours"]["return"] > 5 and row["ours"]["compile_s"] > 0
+    assert [(row["seeds"], row["ours"]["steps_per_s"], row["ratio_sb3"]) for row in rows] == [(1, 10, 2.5), (2, 20, 5)]
+    assert turns == [(seeds, name) for seeds in (1, 2) for name in ("ours", "sb3")] * 2
 
 
 @pytest.mark.parametrize(

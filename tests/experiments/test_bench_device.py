@@ -7,6 +7,8 @@ import pytest
 
 from experiments.bench import device
 
+pytestmark = pytest.mark.usefixtures("few_objects")
+
 
 def lines(file) -> list[dict]:
     return [json.loads(line) for line in file.read_text().splitlines()]

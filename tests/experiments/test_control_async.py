@@ -194,28 +194,24 @@ def test_a_run_that_is_stopped_goes_on_bit_for_bit_with_weights_of_three_updates
 
 @pytest.mark.slow
 def test_processes_give_the_bits_of_threads_after_kills_of_an_actor_and_of_the_trainer(whole, tmp_path):
+    """The trainer that goes on is this process: the start of one is what costs here."""
     command = [sys.executable, "-m", "experiments.control_async"]
     command += ["--config=configs/control/asynchronous.py:smoke,processes", f"--workdir={tmp_path / 'run'}"]
-    command += ["--config.actors.count=1"]  # the start of a process is what costs here
-    environment = programs.environment(tmp_path / "home")
-
-    def start():
-        return subprocess.Popen(command, cwd=REPO_ROOT, env=environment, start_new_session=True)
-
-    run = start()
-    saved = tmp_path / "run" / "checkpoints"
-    while run.poll() is None and not (saved.exists() and any(path.name.isdecimal() for path in saved.iterdir())):
-        time.sleep(0.02)
-    run.send_signal(signal.SIGKILL)
-    run.wait()
-    run = start()
-    killed = actors_of(run.pid) if run.poll() is None else []
+    command += ["--config.actors.count=1"]
+    environment, killed = programs.environment(tmp_path / "home"), []
+    run = subprocess.Popen(command, cwd=REPO_ROOT, env=environment, start_new_session=True)
     while run.poll() is None and not killed:
         time.sleep(0.02)
         killed = actors_of(run.pid)
     assert killed
     os.kill(killed[0], signal.SIGKILL)
-    assert run.wait() == 0
+    saved = tmp_path / "run" / "checkpoints"
+    while run.poll() is None and not (saved.exists() and any(path.name.isdecimal() for path in saved.iterdir())):
+        time.sleep(0.002)
+    run.send_signal(signal.SIGKILL)
+    assert run.wait() == -signal.SIGKILL and not (tmp_path / "run" / "final.json").exists()
+    control_async.run(small("smoke,processes", actors__count=1), tmp_path / "run")
+    assert len(json.loads((tmp_path / "run" / "run.json").read_text())["resumed"]) == 1
     assert_same(tmp_path / "run", whole)
 
 

@@ -212,11 +212,13 @@ def test_mismatched_pairs_of_a_part_of_a_batch(files, monkeypatch):
 
 @pytest.mark.slow
 def test_a_stopped_run_ends_where_an_undisturbed_one_does(files, tmp_path, capsys):
-    """With a running mean that is carried from batch to batch, and adapters beside a frozen model."""
+    """With labels in packed rows, a running mean that is carried from batch to batch, and adapters beside a frozen
+    model."""
 
     def bco():
         found = config(files, **BCO)
         found.model.lora.rank = 2
+        found.packing.mode = "packed"
         found.checkpoint.every = 4
         found.log.progress = True
         return found
@@ -227,6 +229,8 @@ def test_a_stopped_run_ends_where_an_undisturbed_one_does(files, tmp_path, capsy
     dpo.run(bco(), part)
     assert "this run resumes from step 4" in capsys.readouterr().out
     assert len(set(losses(whole))) == 6 and losses(whole)[-1] < losses(whole)[0] - 1e-3
+    last = read_jsonl(whole / "metrics.jsonl")[-1]
+    assert last["eval/rewards/chosen"] > last["eval/rewards/rejected"] + 0.01 and (whole / "reference").exists()
     for name in ("metrics.jsonl", "final.json"):
         assert (part / name).read_bytes() == (whole / name).read_bytes()
 
@@ -241,11 +245,10 @@ def test_no_split_changes_the_losses(plain, files, tmp_path):
     np.testing.assert_allclose(losses(tmp_path / "run"), losses(plain), rtol=2e-4)
 
 
-# One of each kind: labels and an anchor, all of a vocabulary with weights, lists without a reference.
+# One of each kind: all of a vocabulary with weights, lists without a reference. (The stopped run has labels.)
 # tests/step_checks/test_dpo_step.py has one step of the program by hand, tests/recipes/test_dpo.py every loss.
 LIPO = dict(responses=3, compare=dict(fn="lambda_pairs"), reference={})
 RUNS = {
-    "kto": ("pairs", KTO),
     "tdpo": ("pairs", dict(score_map=dict(fn="token_level"), weight=dict(fn="policy_likelihood"))),
     "lipo": ("rankings", LIPO | dict(regularizer=dict(fn="chosen_token_nll"), regularizer_coef=0.1)),
 }
@@ -257,7 +260,6 @@ def test_methods_of_other_kinds_learn(name, files, tmp_path):
     kind, slots = RUNS[name]
     found = config(files, kind, **slots)
     found.eval.every = 6
-    found.packing.mode = "packed" if name == "kto" else "padded"
     dpo.run(found, tmp_path / "run")
     rows = read_jsonl(tmp_path / "run" / "metrics.jsonl")
     good, bad = rows[-1]["eval/rewards/chosen"], rows[-1]["eval/rewards/rejected"]

@@ -3,19 +3,22 @@
 import gzip
 import json
 import shutil
+import types
 
 import jax
 import numpy as np
 import pytest
 
-from experiments.parts import judging
+from configs.tasks import game24
+from experiments import grpo
+from experiments.parts import flags, judging
 from experiments.parts.rewards import make_rewards
 from experiments.parts.setup import load_params, make_setup
 from rl_jax import tasks
 from rl_jax.core.types import Rollout, TokenBatch
 from rl_jax.data import readers
-from tests.experiments import programs
 from tests.experiments.small import config as small_config
+from tests.experiments.small import kept_signals, no_evaluations  # noqa: F401  fixtures
 from tests.paths import shared_data
 
 NUM_TEST = 20
@@ -128,16 +131,20 @@ def test_a_damaged_line_stops_or_is_counted(damaged, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_flag_counts_it_in_the_metrics(damaged, tmp_path):
+@pytest.mark.usefixtures("kept_signals", "no_evaluations")
+def test_the_flag_counts_it_in_the_metrics(damaged, tmp_path, monkeypatch):
     """Without it the program stops as the task does (above)."""
-    log, home = tmp_path / "log.txt", tmp_path / "home"
-    home.mkdir()
-    sizes = [field for field in programs.TINY if not field.startswith(("task.", "rollout.prompt_buckets"))]
-    fields = [*sizes, f"task.path={damaged}", "sft.steps=0", "train.steps=1", "rollout.prompt_buckets=(16,)"]
-    command = programs.command(tmp_path / "run", config="tasks/game24.py:smoke")
-    command = [argument for argument in command if not argument.startswith("--config.")]
-    command += [f"--config.{field}" for field in fields]
-    process = programs.start([*command, "--skip_bad_records"], programs.environment(home), log)
-    assert programs.finish(process, log, 120) == 0, programs.tail(log)
+    config, like = game24.get_config("smoke"), small_config(tmp_path)
+    for group in ("model", "sft", "train", "eval", "log", "reward"):
+        config[group] = like[group]
+    config.task.update(path=str(damaged), data_dir=str(tmp_path / "data"))
+    config.rollout.update(completion_length=4, prompt_buckets=(16,))
+    config.train.steps = 1
+    given = dict(config=config.lock(), workdir=str(tmp_path / "run"), skip_bad_records=True)
+    given |= dict(compile_cache="", profile=None, fork="")
+    monkeypatch.setattr(flags, "FLAGS", types.SimpleNamespace(**given))
+    monkeypatch.setattr(flags.stops, "_stopped", False)  # by another file of this process
+    monkeypatch.setattr(flags.processes, "start", lambda *, supported: None)  # it reads flags of its own
+    assert flags.start(grpo.run) == 0
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert rows[1]["data/skipped_records"] == 1

@@ -6,6 +6,8 @@ import pytest
 
 from experiments.tools import flat_episodes, flat_memory
 
+pytestmark = pytest.mark.usefixtures("few_objects")
+
 
 @pytest.mark.slow
 def test_many_episodes_at_once_compile_once_and_leave_nothing(tmp_path):

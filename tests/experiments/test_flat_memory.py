@@ -15,6 +15,8 @@ from experiments.tools import flat_memory
 from experiments.tools.flat_memory import Reading, problems
 from tests.experiments.small import kept_signals  # noqa: F401  a fixture
 
+pytestmark = pytest.mark.usefixtures("few_objects")
+
 
 @pytest.mark.parametrize("program", flat_memory.PROGRAMS)
 def test_every_loop_has_a_small_config(tmp_path, program):

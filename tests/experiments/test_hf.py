@@ -8,9 +8,8 @@ import pytest
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from configs import ppo_common
 from configs.tasks import hf
-from experiments import evaluate, grpo, ppo
+from experiments import evaluate, grpo
 from experiments.parts.encoding import encode_prompts
 from experiments.parts.setup import load_params, make_setup
 from rl_jax.core.types import TokenBatch
@@ -99,22 +98,8 @@ def test_a_folder_is_trained_and_transformers_generates_from_what_is_saved(folde
         np.testing.assert_allclose(logits, saved(out[None]).logits[0].numpy(), atol=1e-5)
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("kept_signals")
-@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")  # peft still asks for it
-def test_adapters_are_trained_in_the_models_place(folder, tmp_path):
-    """By PPO; by GRPO with the continuous engine in tests/experiments/test_export.py."""
-    config = small(folder, tmp_path)
-    config.model.lora.update(rank=2, targets="layers/(q|v)")
-    config.rollout.engine.name = "lockstep"
-    config.train.steps = config.checkpoint.every = 2
-    config.eval.every = 0
-    ppo.run(ppo_common.with_critic(config), tmp_path / "run")
-    assert_only_adapters_moved(config, tmp_path / "run", folder)
-
-
 def assert_only_adapters_moved(config, workdir, folder):
-    """What a run of two steps trained and saved, whose base model is in the folder."""
+    """What a run of two steps trained and saved, whose base model is in the folder: test_export.py."""
     import peft
     import torch
     import transformers

@@ -1,6 +1,7 @@
 """experiments/parts/origin.py: a run goes on with what it was made of, or says what differs."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -9,7 +10,8 @@ import jax.numpy as jnp
 import pytest
 
 from experiments.parts import origin, stops
-from experiments.parts.run import Run, record_run
+from experiments.parts.run import Run, claim, record_run
+from rl_jax.runs import disk
 from rl_jax.runs.run_record import read_json
 from tests.experiments.small import kept_signals  # noqa: F401  a fixture
 from tests.experiments.test_run import Numbers, config, rows, saved
@@ -181,30 +183,28 @@ def test_a_stop_is_noted_and_a_complete_run_is_not(tmp_path, monkeypatch):
 
 
 PROGRAM = """
-import pathlib, sys
+import sys
 sys.argv = ["program", "--config=configs/tasks/arithmetic.py:smoke", *sys.argv[1:]]
 from absl import flags as absl_flags
-from experiments.parts import flags, stops
+from experiments.parts import flags
 from experiments.parts.run import claim
 
 def run(config, workdir):
     claim(config, workdir, "grpo")
     print("claimed", workdir, flush=True)
-    if sys.stdin.read(1) == "s":
-        stops.note()
 
 flags.main(run)
 """
 
 
 @pytest.mark.slow
-def test_a_program_exits_with_75_if_stopped_and_refuses_a_second_one_without_a_traceback(tmp_path):
-    command = [sys.executable, "-c", PROGRAM, f"--workdir={tmp_path}"]
-    pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=REPO_ROOT)
-    with subprocess.Popen(command, **pipes) as first:
-        assert first.stdout.readline() == f"claimed {tmp_path}\n"
+def test_a_second_program_is_refused_without_a_traceback(tmp_path):
+    """This process has the folder. (That a stopped program exits with 75 is test_resume.py's.)"""
+    command = [sys.executable, "-c", PROGRAM, f"--workdir={tmp_path}", "--compile_cache="]
+    claim(settings(), tmp_path, "grpo")
+    try:
         second = subprocess.run(command, input="", capture_output=True, text=True, cwd=REPO_ROOT, timeout=600)
-        assert second.returncode == 2 and "claimed" not in second.stdout and "Traceback" not in second.stderr
-        assert f"process {first.pid} on " in second.stderr
-        first.communicate("s")
-    assert first.returncode == stops.STOPPED
+    finally:
+        disk.unlock(tmp_path)
+    assert second.returncode == 2 and "claimed" not in second.stdout and "Traceback" not in second.stderr
+    assert f"process {os.getpid()} on " in second.stderr

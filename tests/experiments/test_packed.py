@@ -48,10 +48,9 @@ def test_a_run_is_the_same_padded_and_with_shared_prefixes(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("kept_signals", "no_evaluations")
-@pytest.mark.parametrize(("shared", "mode"), [(False, "shared_prefix"), (True, "packed")], ids=["separate", "shared"])
-def test_a_run_of_ppo_is_the_same_padded_and_packed(tmp_path, shared, mode):
-    """A separate critic splits a minibatch in another number of micro-batches than the policy."""
-    settings = dict(
+def test_a_run_of_ppo_is_the_same_padded_and_packed(tmp_path):
+    """With a critic on the policy's trunk; one of its own, over shared prefixes, is in test_ppo.py: eight devices."""
+    mode, settings = "packed", dict(
         reward__function=reward(sevens),
         train__epochs=2,
         train__minibatches=2,
@@ -64,7 +63,7 @@ def test_a_run_of_ppo_is_the_same_padded_and_packed(tmp_path, shared, mode):
     for name in ("padded", mode):
         config = small_config(tmp_path, packing__mode=name, packing__row_length=24, **settings).unlock()
         config.train.optimizer.update(rate)
-        critic = dict(shared=shared, optimizer=rate, micro_batches=1, bootstrap_truncated=True)
+        critic = dict(shared=True, optimizer=rate, micro_batches=1, bootstrap_truncated=True)
         ppo.run(ppo_common.with_critic(config, **critic).lock(), tmp_path / name)
         logged[name] = [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
     for plain, found in zip(logged["padded"], logged[mode], strict=True):

@@ -1,5 +1,6 @@
 """experiments.ppo: it learns and only from the advantages, it resumes bit for bit, and its pieces."""
 
+import hashlib
 import json
 import shutil
 import types
@@ -11,8 +12,7 @@ import numpy as np
 import pytest
 
 from configs import ppo_common
-from configs.tasks import arithmetic, arithmetic_ppo
-from experiments import ppo, sft
+from experiments import ppo
 from experiments.parts import actor_critic
 from experiments.parts.judging import Judged
 from experiments.parts.sample_groups import Collected
@@ -69,9 +69,9 @@ def learner(tmp_path, steps=STEPS, **critic):
     return with_critic(config, **dict(optimizer=rate, support=SUPPORT) | critic)
 
 
-def learn(tmp_path, **critic) -> list[dict]:
+def learn(tmp_path, steps=STEPS, **critic) -> list[dict]:
     """The rows of metrics of a run."""
-    ppo.run(learner(tmp_path, **critic), tmp_path / "run")
+    ppo.run(learner(tmp_path, steps, **critic), tmp_path / "run")
     return read(tmp_path / "run" / "metrics.jsonl")[1:]
 
 
@@ -107,14 +107,14 @@ def test_reward_rises(tmp_path, name):
 @pytest.mark.slow
 @pytest.mark.usefixtures("kept_signals", "no_evaluations")
 def test_the_wrong_sign_does_not_learn(tmp_path):
-    rows = learn(tmp_path, advantage=dict(fn=against))
+    rows = learn(tmp_path, STEPS // 2, advantage=dict(fn=against))
     assert gain(rows) < 0.0
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("kept_signals", "no_evaluations")
 def test_in_the_warm_up_the_critic_learns_and_the_policy_stands(tmp_path):
-    rows = learn(tmp_path, warmup_steps=STEPS, loss=dict(fn="mse"))
+    rows = learn(tmp_path, STEPS // 2, warmup_steps=STEPS, loss=dict(fn="mse"))
     explained = [row["value/explained_variance"] for row in rows]
     assert explained[0] == pytest.approx(0.0, abs=1e-6) and min(explained[-10:]) > 0.1
     assert abs(gain(rows)) < MARGIN / 2 and not {"loss", "grad_norm", "ratio/mean"} & set(rows[-1])
@@ -185,40 +185,6 @@ def test_offline_needs_one_policy_that_answers_and_a_correction(tmp_path, fields
         config.algorithm.update({k.rpartition(".")[2]: v for k, v in fields.items() if isinstance(v, dict)})
     with pytest.raises(ValueError, match=said):
         ppo.check_config(config)
-
-
-# --- Learning: arithmetic at a small size, from GRPO's warm start ----------------------------------------------------
-
-
-def small_arithmetic(config, folder):
-    """64 sums and differences of two digits, a model of one layer, 40 steps of imitation, then 30 of RL."""
-    config.task.update(num_operands=(2, 2), unfinished_share=0.0, num_train=64, num_test=16, data_dir=str(folder))
-    config.model.update(num_layers=1, num_heads=2, num_kv_heads=2, mlp_dim=64)
-    config.rollout.update(completion_length=4, prompt_buckets=(5,))
-    config.sft.update(steps=40, eval_every=40, batch_size=64)
-    config.sft.optimizer.update(warmup_steps=10, decay_steps=30)
-    config.train.update(steps=30, minibatches=2)
-    config.train.optimizer.update(learning_rate=1e-3, warmup_steps=0, decay_steps=0)
-    config.eval.update(every=100, num_prompts=16, batch_size=16)
-    config.checkpoint.every = 100
-    config.reward.num_workers = 0
-    config.log.update(progress=False, tensorboard=False)
-    return config
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("kept_signals", "no_evaluations")
-def test_ppo_learns_arithmetic_from_the_warm_start_of_grpo(tmp_path):
-    """The imitation is that of GRPO's config; that GRPO goes on from there is test_learning.py's and .ci/run's."""
-    imitation = small_arithmetic(arithmetic.get_config(), tmp_path)
-    assert sft.run(imitation, tmp_path / "sft")
-    config = small_arithmetic(arithmetic_ppo.get_config("hl_gauss"), tmp_path)
-    config.init_from = str(tmp_path / "sft")
-    config.critic.update(warmup_steps=3)
-    ppo.run(config, tmp_path / "ppo")
-    curve = [row["reward/mean"] for row in read(tmp_path / "ppo" / "metrics.jsonl")[1:]]
-    assert np.mean(curve[-5:]) - np.mean(curve[:5]) > 0.2
-    assert curve[0] > 0.1, "it did not start from the imitation"
 
 
 # --- Adapters, and resuming: one run for each kind of critic ---------------------------------------------------------
@@ -318,6 +284,24 @@ def test_cut_off_it_ends_where_an_undisturbed_run_ends(undisturbed, tmp_path, mo
     assert rows[-1]["grad_norm"] > 1e-4 and rows[-1]["kl/k3"] > 0
 
 
+def fingerprint(workdir) -> dict[str, str]:
+    """The contents of a workdir's results and checkpoints, by name."""
+    files = [folder / name for folder in (workdir, workdir / "sft") for name in RESULTS if (folder / name).exists()]
+    files += [path for path in sorted(workdir.glob("**/checkpoints/**/*")) if path.is_file()]
+    return {str(path.relative_to(workdir)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("kept_signals")
+def test_a_finished_run_started_again_changes_nothing(undisturbed):
+    """Nor its warm start: Run's, as of every program."""
+    config, workdir = undisturbed
+    before = fingerprint(workdir)
+    assert {"metrics.jsonl", "sft/final.json"} <= set(before) and any("checkpoints" in name for name in before)
+    ppo.run(config, workdir)
+    assert fingerprint(workdir) == before
+
+
 def test_the_estimator_of_grpo_is_refused(tmp_path):
     """PPO would not read it: its advantages are the critic's."""
     config = small_config(tmp_path).copy_and_resolve_references().unlock()
@@ -357,26 +341,29 @@ def test_the_reference_is_scored_only_if_something_reads_it(tmp_path, measured):
 @pytest.mark.slow
 @pytest.mark.usefixtures("kept_signals", "no_evaluations")
 def test_eight_devices_walk_the_path_of_one(tmp_path):
-    """With a critic of its own, whose state is split, too; the rows of the eight are packed (test_packed.py: alone)."""
+    """With a critic of its own, whose state is split, too. The rows of the eight are packed; policy and critic split
+    them in other numbers of micro-batches (test_packed.py: one device, and a shared critic)."""
     rows, more = {}, dict(train__epochs=2, train__minibatches=2, eval__every=100, reward__function=reward(has_a_seven))
-    for mesh in ("", "data:2,fsdp:2,tensor:2"):
+    more |= dict(train__micro_batches=2, packing__row_length=24)
+    for mesh in ("", "fsdp:4,tensor:2"):
         packed = dict(packing__mode="shared_prefix") if mesh else {}
         config = small_config(tmp_path, mesh=mesh, train__steps=3, checkpoint__every=100, **more, **packed)
         rate = ppo_common.common.optimizer(learning_rate=1e-2, eps=1e-3)  # the usual eps blows rounding up
         with config.unlocked():
             config.train.update(optimizer=rate)
             config.algorithm.update(reward_kl_coef=0.1)
-        ppo.run(with_critic(config, optimizer=rate), tmp_path / f"run{mesh}")
+        critic = dict(optimizer=rate, micro_batches=1, bootstrap_truncated=True)
+        ppo.run(with_critic(config, **critic), tmp_path / f"run{mesh}")
         rows[mesh] = read(tmp_path / f"run{mesh}" / "metrics.jsonl")
     one, eight = rows.values()
     assert len(one) == len(eight) == 4 and one[-1]["kl/k3"] > 1e-5 and one[-1]["value/loss"] > 1e-3
-    names = (
-        "loss value/loss value/mean value/explained_variance returns/mean reward/optimized reward/mean kl/k3".split()
-    )
     for left, right in zip(one[1:], eight[1:], strict=True):
         assert left.keys() == right.keys() - {"packing/occupancy"}
-        for name in names:
-            assert left[name] == pytest.approx(right[name], rel=2e-3, abs=1e-5), (name, left["step"])
+        for name in left:
+            # But rounding itself, and shares of tokens beside a bound.
+            if not name.startswith(("sampler/gap", "ratio/first", "clip/", "value/clipped")):
+                assert left[name] == pytest.approx(right[name], rel=2e-3, abs=1e-5), (name, left["step"])
+    assert 0.3 < eight[-1]["packing/occupancy"] <= 1 and eight[-1]["ratio/first_max_dev"] < 1e-4
 
 
 # --- Pieces ----------------------------------------------------------------------------------------------------------

@@ -3,10 +3,8 @@
 experiments.tools.chaos makes the undisturbed run and kills another with 9; test_chaos.py has its parts.
 """
 
-import hashlib
 import json
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -122,13 +120,6 @@ def assert_equal_results(workdir: Path, undisturbed: Path) -> None:
         assert (workdir / name).read_bytes() == (undisturbed / name).read_bytes(), f"{name} differs"
 
 
-def fingerprint(workdir: Path) -> dict[str, str]:
-    """The contents of a workdir's results and checkpoints, by name."""
-    files = [workdir / name for name in RESULTS]
-    files += [path for path in sorted(workdir.glob("**/checkpoints/**/*")) if path.is_file()]
-    return {str(path.relative_to(workdir)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
-
-
 def test_the_run_is_one_that_could_go_wrong(undisturbed):
     """Its steps differ, its params move, it has rewards: equal files below are not equal for lack of contents."""
     rows = [json.loads(line) for line in (undisturbed / "metrics.jsonl").read_text().splitlines()]
@@ -196,12 +187,3 @@ def test_sigterm_saves_and_exits_with_a_status_of_its_own(disturbed):
         assert "final.json" not in files
         assert newest == last >= 5, "the last step was not saved"
         assert name == "" or "metrics.jsonl" not in files, "it ended in GRPO"
-
-
-def test_a_finished_run_started_again_changes_nothing(runner, undisturbed, tmp_path):
-    workdir = tmp_path / "finished"
-    shutil.copytree(undisturbed, workdir)
-    before = fingerprint(workdir)
-    assert any("checkpoints" in name for name in before)
-    runner.to_the_end(workdir)
-    assert fingerprint(workdir) == before

@@ -92,12 +92,20 @@ def same_path(longer, short, rel, but=""):
     assert len({row["loss"] for row in found[1][1:]}) == 3
 
 
+def of_whole(folder, **fields):
+    """Of the run `whole`. What the loader judges with is its adapters merged into the model."""
+    found = comparable(small(folder, save_every=16, members=2, regularizer_coef=0.1, **fields))
+    found.algorithm.loss = dict(fn="bradley_terry_soft")
+    found.model.lora.update(rank=2, targets="layers/(q|v|down)")
+    found.train.optimizer.weight_decay = 0.01  # moves all that is not frozen
+    return found
+
+
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """(folder, workdir) of a run on pairs: two heads, on one device, in padded rows."""
+    """(folder, workdir) of a run on pairs: adapters and two heads, on one device, in padded rows."""
     folder = tmp_path_factory.mktemp("whole")
-    config = comparable(small(folder, members=2, regularizer_coef=0.1))
-    reward_model.run(config, folder / "run")
+    reward_model.run(of_whole(folder), folder / "run")
     return folder, folder / "run"
 
 
@@ -105,7 +113,8 @@ def whole(tmp_path_factory):
 def test_pairs_are_learned_and_the_loader_judges_as_the_run_did(whole):
     folder, workdir = whole
     last, report = rows(workdir)[-1], json.loads((workdir / "evaluation.json").read_text())
-    assert last["eval/accuracy"] == 1.0 and report["held_out"]["accuracy"] == 1.0 and last["loss"] < 0.3
+    assert last["eval/accuracy"] == 1.0 and report["held_out"]["accuracy"] == 1.0
+    assert 0.3 < last["loss"] < 0.35, "labels of 0.9 have an entropy of 0.325"
     assert rows(workdir)[0]["data/num_kept"] > 50 and (workdir / "final.json").exists()
     assert json.loads((workdir / "timing.jsonl").read_text().splitlines()[-1])["train_flops_per_s_per_device"] > 0
     judge = load_reward_model(workdir)
@@ -123,7 +132,7 @@ def test_pairs_are_learned_and_the_loader_judges_as_the_run_did(whole):
     two = load_reward_model([workdir, workdir])
     np.testing.assert_allclose(jax.jit(two.members)(two.params, batch), np.tile(both, 2), rtol=1e-5)
     # The run's params are a language model that other programs load.
-    setup = make_setup(small(folder))
+    setup = make_setup(of_whole(folder))
     assert set(load_params(setup, workdir)) == set(setup.init_params())
 
 
@@ -155,36 +164,27 @@ def test_a_reward_model_of_ultrafeedbacks_ratings(tmp_path):
 def test_four_devices_and_shared_prompts_walk_the_path_of_one(whole):
     """In one run: each splits the rows in its own way, and a prompt that two responses share is computed once."""
     folder, workdir = whole
-    config = comparable(small(folder, steps=3, members=2, regularizer_coef=0.1))
+    config = of_whole(folder, steps=3)
     config.mesh, config.packing.mode = "data:2,fsdp:2", "shared_prefix"
     reward_model.run(config, folder / "four")
     same_path(workdir, folder / "four", rel=2e-3)
 
 
 @pytest.mark.slow
-def test_a_run_that_died_ends_where_an_undisturbed_one_ends(tmp_path, capsys):
-    """With adapters and a head on a frozen base: what the loader judges with is the merged model."""
-
-    def config():
-        fields = dict(save_every=16, loss=dict(fn="bradley_terry_soft"), micro_batches=2, regularizer_coef=0.01)
-        found = small(tmp_path, **fields)
-        found.model.lora.update(rank=2, targets="layers/(q|v|down)")
-        found.train.optimizer.weight_decay = 0.01  # moves all that is not frozen
-        return found
-
-    reward_model.run(config(), tmp_path / "whole")
-    adapters_alone_have_moved(config(), tmp_path / "whole")
-    assert judged_right(tmp_path / "whole") > 0.9
-    assert small_runs.cut_off(tmp_path / "whole", tmp_path / "killed") == 16
+def test_a_run_that_died_ends_where_an_undisturbed_one_ends(whole, tmp_path, capsys):
+    """With adapters and two heads on a frozen base."""
+    folder, workdir = whole
+    adapters_alone_have_moved(of_whole(folder), workdir)
+    killed, again = tmp_path / "killed", of_whole(folder)
+    assert small_runs.cut_off(workdir, killed) == 16
     for name in ("evaluation.json", "rewards.json"):  # written at the end
-        (tmp_path / "killed" / name).unlink()
-    again = config()
+        (killed / name).unlink()
     again.log.progress = True
-    reward_model.run(again, tmp_path / "killed")
+    reward_model.run(again, killed)
     assert "resumes from step 16" in capsys.readouterr().out
     for name in ("metrics.jsonl", "final.json", "evaluation.json", "rewards.json"):
-        assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
-    assert len({row["loss"] for row in rows(tmp_path / "whole")[1:]}) == 30
+        assert (killed / name).read_bytes() == (workdir / name).read_bytes(), name
+    assert len({row["loss"] for row in rows(workdir)[1:]}) == 30
 
 
 def adapters_alone_have_moved(config, workdir):
