@@ -25,7 +25,7 @@ def rl(name: str, model: str, *, mesh: str, several_hosts: bool = False, chat: b
       name: of the run.
       model: a repository of the Hub.
       mesh: of the hardware.
-      several_hosts: whether that has several hosts, on which only the lockstep sampler works.
+      several_hosts: whether that has several hosts; the sampler is then lockstep, which `plan` can plan.
       chat: whether prompts go into the model's chat template.
     """
     config = common.base(name)

@@ -91,7 +91,8 @@ def make_layout(config, mesh: Mesh, shapes, dtype: str = "") -> Layout | None:
     sizes, settings = mesh_sizes(config)[1], config.rollout
     if sizes is None:
         return None
-    processes.one_process(f"rollout.mesh={settings.mesh!r}")
+    remedy = "leave it empty, and rollouts run on --config.mesh"  # prompts and rows lie on the training mesh only
+    processes.one_process(f"rollout.mesh={settings.mesh!r}", remedy)
     used = list(mesh.devices.flat)
     target = sharding.make_mesh(sizes, [d for d in jax.devices() if (d in used) == (settings.devices == "shared")])
     shardings = sharding.tree_shardings(shapes, target)

@@ -23,7 +23,7 @@ from rl_jax.rollout.lm.engine import make_generate
 from rl_jax.rollout.lm.external import OpenAIGenerate
 from rl_jax.rollout.lm.generate import ContinuousGenerate
 from rl_jax.rollout.lm.sampling import Sampling
-from rl_jax.training import sharding
+from rl_jax.training import distributed, sharding
 from rl_jax.training.scoring import make_score
 
 
@@ -36,16 +36,17 @@ def make_sampler(setup: Setup, num_prompts: int, **options) -> Callable:
       **options: keywords of make_generate.
 
     Raises:
-      ValueError: if the engine is unknown, or there are several processes and it is not lockstep.
+      ValueError: if the engine is unknown, or there are several processes and it is a server, or continuous in 8 bits.
     """
     name = setup.config.rollout.engine.name
-    if name != "lockstep":
-        processes.one_process(f"rollout.engine.name={name!r}")
     in_8_bits = any(quantized.kinds(setup.config))
+    if name == "openai":
+        processes.one_process("rollout.engine.name='openai'", "each would ask the server for all rows")
     if name == "continuous" and in_8_bits:
+        processes.one_process("rollout.weights or rollout.cache with the continuous engine", "use lockstep")
         return quantized.Quantizing(setup, lambda _: _continuous(setup, num_prompts, **options))
     if name == "continuous":
-        return Merging(setup, _continuous(setup, num_prompts, **options))
+        return Merging(setup, Together(setup, _continuous(setup, num_prompts, **options)))
     if name == "openai":
         return Merging(setup, _openai(setup, **options))
     if name != "lockstep":
@@ -79,6 +80,25 @@ class Merging:
     def __call__(self, params: types.Params, *rest) -> types.Rollout:
         params = rollout_mesh.place(self._layout, params)
         return self.generate(self._merge(params) if self._merge else params, *rest)
+
+    def _cache_size(self) -> int:
+        return self.generate._cache_size()
+
+
+class Together:
+    """A generate that the host drives, run by all processes at once: each takes the same decisions.
+
+    Every process schedules all rows: it has all prompts, and the tokens that its decisions depend on come back
+    replicated (programs.EnginePrograms). Weights and caches are spread over the mesh. The rollout's rows are then split
+    over the mesh, as the lockstep sampler's are. In one process it is `generate` itself.
+    """
+
+    def __init__(self, setup: Setup, generate: Callable):
+        self.generate, self._rows = generate, sharding.batch_sharding(setup.mesh)
+
+    def __call__(self, params: types.Params, tokens, prompt_mask, key, *rest) -> types.Rollout:
+        rollout = self.generate(params, *distributed.whole((tokens, prompt_mask, key)), *rest)
+        return distributed.place(rollout, self._rows) if jax.process_count() > 1 else rollout
 
     def _cache_size(self) -> int:
         return self.generate._cache_size()

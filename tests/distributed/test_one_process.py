@@ -77,8 +77,8 @@ def test_devices_divide_over_processes(parsed):
 
 def test_what_works_in_one_process_only(monkeypatch):
     monkeypatch.setattr(jax, "process_count", lambda: 2)
-    with pytest.raises(ValueError, match="rollout.engine.name='continuous' works in one process only, but there are 2"):
-        processes.one_process("rollout.engine.name='continuous'")
+    with pytest.raises(ValueError, match="rollout.engine.name='openai' works in one process only, but there are 2"):
+        processes.one_process("rollout.engine.name='openai'")
     with pytest.raises(ValueError, match=r"leaves processes \[1\] without a device"):
         processes.check_mesh(sharding.make_mesh(sharding.parse_mesh("data:2")))
 

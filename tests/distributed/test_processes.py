@@ -95,7 +95,7 @@ def one(new_folder, two):
     """The folder of one process with four devices, which also goes on with a run that two have begun."""
     folder = new_folder("one")
     shutil.copytree(two / "saved", folder / "stopped")
-    return run(folder, 1, *PROGRAMS, "goes_on", "control_seeds", "control_envs")
+    return run(folder, 1, "continuous", *PROGRAMS, "goes_on", "control_seeds", "control_envs")
 
 
 @pytest.fixture(scope="module")
@@ -111,8 +111,9 @@ def two(new_folder):
     assert any(leaf.addressable_shards[0].data.size * 8 == leaf.size for leaf in jax.tree.leaves(placed))
     with checkpoint.Checkpointer(folder / "params", every=1) as checkpoints:
         checkpoints.save(1, {"params": placed}, {})
+    first = ("seam", "widths", "logits", "continuous")
     control = ("control_halves", "control_envs", "control_diverges")
-    with Group(folder, 2, "seam", "widths", "logits", *PROGRAMS, *control, "stopped", "killed") as group:
+    with Group(folder, 2, *first, *PROGRAMS, *control, "stopped", "killed") as group:
         statuses = group.finish()
         said = [log.read_text(errors="replace") for log in group.logs]
         assert all('{"done": "stopped"}' in log and '{"done": "killed"}' not in log for log in said), group.tails()
@@ -206,6 +207,17 @@ def test_a_checkpoint_of_eight_devices_is_read_by_two_processes(two):
     model, params, batch = make_transformer(CONFIG), random_params(), token_batch(LENGTHS, 8)
     expected = model.unembed(params, model.apply(params, batch))
     np.testing.assert_allclose(np.load(two / "logits.npy"), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_the_continuous_engine_samples_what_one_process_does(one, two):
+    """8 rows in 4 slots, so that slots are refilled; two calls, so that the second finds the buffers of the first."""
+    alone, together = (np.load(folder / "continuous.npz") for folder in (one, two))
+    assert alone.files == together.files and len(alone.files) > 5
+    for name in alone.files:
+        if alone[name].dtype.kind == "f":
+            np.testing.assert_allclose(together[name], alone[name], rtol=1e-5, atol=1e-5)
+        else:
+            np.testing.assert_array_equal(together[name], alone[name])
 
 
 def last_step(folder):

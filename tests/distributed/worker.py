@@ -290,6 +290,28 @@ class Jobs:
         assert batch.tokens.shape == (1, 8 + config.rollout.completion_length)
         np.testing.assert_array_equal(batch.segment_ids[0, :8], mask[0])
 
+    def continuous(self) -> None:
+        """Two rollouts of the continuous engine, 8 rows in 4 slots, to FOLDER/continuous.npz."""
+        from experiments.parts import encoding, sampler
+        from experiments.parts.setup import make_setup
+
+        config = policy_config(self.folder, self.mesh)
+        config.rollout.engine.update(name="continuous", slots=4)
+        setup = make_setup(config.lock())
+        params = jax.jit(setup.model.init, out_shardings=setup.param_shardings)(jax.random.key(0))
+        generate = sampler.make_sampler(
+            setup, 4, group_size=2, completion_length=6, eos_ids=setup.task.tokenizer.eos_ids
+        )
+        records = [{"prompt": prompt} for prompt in ("1+12=", "1+=", "7=", "3+3=")]
+        own = [records[i] for i in processes.rows_here(setup.mesh, 4)]
+        prompts = processes.own_to_mesh(setup.mesh, encoding.encode_prompts(setup, own))
+        found = [generate(params, *prompts, jax.random.key(seed)) for seed in (1, 2)]
+        compiled = generate._cache_size()
+        assert jax.process_count() == 1 or not any(leaf.is_fully_addressable for leaf in jax.tree.leaves(found))
+        leaves = jax.tree.leaves(distributed.whole(found))
+        if distributed.is_main():
+            np.savez(self.folder / "continuous.npz", *leaves, programs=compiled)
+
     def logits(self) -> None:
         """Logits of the params in FOLDER/params, to FOLDER/logits.npy."""
         from rl_jax.models.transformer.model import make_transformer
