@@ -16,6 +16,7 @@ from experiments.parts.packers import RolloutPacker
 from experiments.parts.policy_steps import make_policy_batch, score, update
 from experiments.parts.processes import to_host
 from experiments.parts.rewards import make_rewards
+from experiments.parts.routers import make_router_metrics
 from experiments.parts.run import Run, checkpoint_items, state_of
 from experiments.parts.sample_groups import Collector
 from experiments.parts.setup import Setup, make_setup
@@ -68,7 +69,7 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
         return
     move, ref_params = references.start(setup, params)
     (programs, state), (source, prompts) = policy.build(setup, params), policy.own_prompts(setup)
-    rewards = loop.carry(make_rewards(setup))
+    rewards, routers = loop.carry(make_rewards(setup)), make_router_metrics(setup)
     items = loop.restore(checkpoint_items(state, reference=ref_params), prompts)
     state, ref_params = state_of(items), items.get("reference")
     with loop, rewards:
@@ -80,12 +81,12 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
             collected = collect(state.params, rollout_key, step.clock, ref_params)
             rows = to_mesh(setup, packer.to_score(collected.judged.rollout))
             scores, reference = score(config, programs, rows, state.params, ref_params, looks=step.evaluates)
-            state = trackers.see(estimators, state, collected, step.number)
+            routed, state = routers(state.params, rows), trackers.see(estimators, state, collected, step.number)
             batch, earned = make_policy_batch(programs.assign, collected, scores, reference, credit_key, state.trackers)
             step.clock.lap("score_s", batch)
             state, updates, metrics = update(loop, setup, programs, packer, state, batch, order_key)
             step.clock.lap("train_s")
-            metrics |= logged.step_metrics(config, collected, source, updates)
+            metrics |= routed | logged.step_metrics(config, collected, source, updates)
             state, metrics = trackers.observe_step(setup.mesh, estimators, state, collected, metrics, earned)
             if step.evaluates:
                 views = (collected.judged, batch, scores, programs.on_host(state.params, rows))

@@ -1,5 +1,6 @@
 """model.replay_routes: a run carries its sampler's routes to scoring and training, and refuses what would lose them."""
 
+import json
 from unittest import mock
 
 import numpy as np
@@ -25,12 +26,16 @@ def config_of(tmp_path, **fields):
 @pytest.mark.slow
 @pytest.mark.usefixtures("kept_signals", "no_evaluations")
 def test_a_run_replays_and_on_policy_nothing_changes(tmp_path):
-    """The same metrics as without, to the last digit: sampler and trainer are one program."""
-    seen, real = [], policy_steps.score
+    """The same metrics as without, to the last digit: sampler and trainer are one program.
 
-    def score(config, programs, rows, *rest, **keywords):
-        seen.append(rows.routes)
-        return real(config, programs, rows, *rest, **keywords)
+    The routers' loads are those of its rows.
+    """
+    seen, rows, scored = [], [], policy_steps.score
+
+    def score(config, programs, batch, *rest, **keywords):
+        rows.append(batch)
+        seen.append(None if batch.routes is None else np.asarray(batch.routes))
+        return scored(config, programs, batch, *rest, **keywords)
 
     for replay in (True, False):
         with mock.patch.object(grpo, "score", score):  # `monkeypatch` would end the sharing of programs
@@ -38,6 +43,13 @@ def test_a_run_replays_and_on_policy_nothing_changes(tmp_path):
     assert seen[0] is not None and seen[0].shape[2:] == (1, 2) and seen[1] is None
     one, other = ((tmp_path / name / "metrics.jsonl").read_bytes() for name in ("True", "False"))
     assert one == other
+    routes, real = seen[0][:, :, 0], np.asarray(rows[0].segment_ids) > 0
+    counts = np.bincount(routes[real & (routes[..., 0] >= 0)].reshape(-1), minlength=4)
+    unknown, even = (real & (routes[..., 0] < 0)).sum(), 2 * real.sum() / 4  # a last token's experts are not recorded
+    found = json.loads(one.splitlines()[-1])
+    for name, count in (("router/max_load", counts.max()), ("router/min_load", counts.min())):
+        assert count / even - 1e-5 <= found[name] <= (count + unknown) / even + 1e-5
+    assert found["router/min_load"] < 1 < found["router/max_load"]
 
 
 @pytest.mark.parametrize(

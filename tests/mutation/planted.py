@@ -97,7 +97,7 @@ PLANTED = [
             "scores, reference = score(config, programs, rows, state.params, ref_params",
             "scores, reference = score(config, programs, rows, ref_params, ref_params", LORA),
     Planted("rewards of the step not seen", LOOP,
-            "state = trackers.see(estimators, state, collected, step.number)", "pass", PACKED),
+            "rows), trackers.see(estimators, state, collected, step.number)", "rows), state", PACKED),
     Planted("baseline of raw rewards", LOOP, "collected, metrics, earned)", "collected, metrics)", PACKED),
     Planted("trackers not moved", LOOP, "state, metrics = trackers.observe_step(",
             "_, metrics = trackers.observe_step(", LORA),
