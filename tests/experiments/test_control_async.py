@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 import types
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -159,6 +160,8 @@ class Policies:
 def quick(monkeypatch):
     """Links look more often."""
     monkeypatch.setattr("rl_jax.flow.folder._POLL_S", 0.002)
+    with mock.patch.object(control_roles, "POLL_S", 0.02):  # a free policy worker waits so long for what may never come
+        yield
 
 
 @pytest.mark.slow
