@@ -23,7 +23,7 @@ of 32 pairs an iteration) went .328, .328, .172 of 64 held-out questions, each w
     the grades inflate     mean own value of all episodes -.12, then .01; solved .058, .067; correlation with the
                            reward only .21, .28
     pairs go wrong         274, then 394. The better turn's mean reward is larger in .69, .65, smaller in .18, .21. It
-                           leads to a malformed answer in .51, .60, to a solved one in .46, .37
+                           has below it an episode that is malformed in .51, .60, one that is solved in .46, .37
     pairs are read often   5 to 8 times; the loss on held-out pairs ends at .72 from .90, then at .90 from .85
     data.least=.1          would keep 140, 211 pairs, larger in .79, .73, solved in .76, .59. Not trained with yet
 """
