@@ -145,7 +145,7 @@ def test_a_fork_of_the_loop_trains(folder):
     path, losses = folder
     source = (REPO_ROOT / "experiments" / "grpo.py").read_text()
     fork = path / f"{losses}_grpo.py"
-    call = "metrics |= logged.step_metrics("
+    call = "metrics |= routed | logged.step_metrics("
     fork.write_text(source.replace(call, call.replace("|= ", "|= {'mine': 1.0} | ")))
     assert fork.read_text() != source
     own_folder.put_on_path(str(path / "my_config.py"))
