@@ -136,9 +136,9 @@ def between(values: Mapping[str, Any], others: tuple = ()) -> Iterator[str]:
 
 
 def _around_a_ring(values: Mapping[str, Any]) -> Iterator[str]:
-    """What model.attention=ring needs: an axis of the mesh to go around, and rows and heads that divide.
+    """What model.attention=ring needs: an axis of the mesh to go around, and rows that divide over it.
 
-    The heads of a pretrained model, and rows whose width the data decide, are refused where they are known, by the model.
+    Heads, and rows whose width the data decide, are refused by the model, where they are known.
     """
     mesh = values.get("mesh")
     if values.get("model.attention") != "ring" or not isinstance(mesh, str):

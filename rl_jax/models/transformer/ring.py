@@ -114,7 +114,7 @@ def _ring(options: Options, q, k, v, ids: Ids, window):
 
 def _forward(options, q, k, v, ids, window):
     """(the result [B, t, H, h], what the backward pass reads)."""
-    queries, own = _blocks(_grouped(q, k)), _blocks_of_ids(ids)
+    queries, own = _blocks(_grouped(q, k)), jax.tree.map(_blocks, ids)
     shape = queries.shape[:2] + queries.shape[3:5] + queries.shape[2:3]  # [N, B, K, G, c]
     start = (
         jnp.full(shape, NEGATIVE, jnp.float32),
@@ -141,7 +141,7 @@ def _forward(options, q, k, v, ids, window):
         return (_unless_future(options, i, use, sums, keys), onward), None
 
     ((top, total, summed), _), _ = jax.lax.scan(step, (start, (k, v, ids)), jnp.arange(options.devices))
-    # Queries that fill a block up have seen nothing: their total is 0.
+    # A query that has seen nothing has a total of 0.
     safe = jnp.where(total > 0, total, 1.0)
     found = _rows(jnp.moveaxis(summed / safe[..., None], -2, 2), q).astype(v.dtype)
     return found, (q, k, v, ids, window, found, top + jnp.log(safe))
@@ -150,7 +150,7 @@ def _forward(options, q, k, v, ids, window):
 def _backward(options, kept, cotangent):
     """Gradients of q, k and v: with p = e^(s - log Z), ds = p * (do v^T - sum(do * o)), dq = ds k, dk = ds^T q."""
     q, k, v, ids, window, found, log_total = kept
-    queries, own, of_result = _blocks(_grouped(q, k)), _blocks_of_ids(ids), _blocks(_grouped(cotangent, k))
+    queries, own, of_result = _blocks(_grouped(q, k)), jax.tree.map(_blocks, ids), _blocks(_grouped(cotangent, k))
     delta = jnp.sum(_grouped(cotangent, k).astype(jnp.float32) * _grouped(found, k).astype(jnp.float32), axis=-1)
     delta = jnp.moveaxis(_blocks(delta), 2, -1)  # [N, B, K, G, c]
     product = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
@@ -234,18 +234,16 @@ def _grouped(q, k):
     return q.reshape(*q.shape[:2], k.shape[2], -1, q.shape[3])
 
 
-def _blocks(x, fill=0):
-    """[B, t, ...] -> [N, B, c, ...]: blocks of at most BLOCK queries, the last one filled up."""
+def _blocks(x):
+    """[B, t, ...] -> [N, B, c, ...]: blocks of at most BLOCK queries, the last one filled up with 0.
+
+    What a filled-up query finds is cut off by _rows, and its gradient is 0.
+    """
     length = x.shape[1]
     count = -(-length // BLOCK)
     size = -(-length // count)
-    x = jnp.pad(x, [(0, 0), (0, count * size - length)] + [(0, 0)] * (x.ndim - 2), constant_values=fill)
+    x = jnp.pad(x, [(0, 0), (0, count * size - length)] + [(0, 0)] * (x.ndim - 2))
     return jnp.moveaxis(x.reshape(x.shape[0], count, size, *x.shape[2:]), 1, 0)
-
-
-def _blocks_of_ids(ids: Ids) -> Ids:
-    """What fills up a block is of segment -1, which no key has."""
-    return jax.tree.map(functools.partial(_blocks, fill=-1), ids)
 
 
 def _rows(x, q):
