@@ -113,7 +113,8 @@ MODEL = {
     "model.dtype": "Dtype of the matrix products: float32, bfloat16, auto. auto: bfloat16 on an accelerator only.",
     "model.param_dtype": "Dtype in which params are stored and trained.",
     "model.remat": 'What the backward pass recomputes: "none", "dots", "full" (rl_jax.models.transformer.config).',
-    "model.attention": 'Attention: "splash" (a TPU kernel), "cudnn" (a GPU kernel), "dot_product", "auto": what fits.',
+    "model.attention": 'Attention: "splash" (a TPU kernel), "cudnn" (a GPU kernel), "dot_product", "auto": what fits. '
+    '"ring": keys go around the mesh\'s context axis, for long rows.',
     "rollout.completion_length": "Longest completion, in tokens.",
     "rollout.window": "ppo: tokens of an answer that are sampled per step; the answer goes on in the next. 0: all.",
     "rollout.prompt_buckets": "Lengths that prompts are padded to. The largest is the longest prompt.",

@@ -70,7 +70,7 @@ RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("model.dtype", *_choice("auto", "float32", "bfloat16", "float16")),
     ("model.param_dtype", *_choice("float32", "bfloat16", "float16")),
     ("model.remat", *_choice("none", "full", "dots")),
-    ("model.attention", *_choice("auto", "dot_product", "splash", "cudnn")),
+    ("model.attention", *_choice("auto", "dot_product", "splash", "cudnn", "ring")),
     ("lora.variant", *_choice("lora", "rslora", "dora")),
     # Control.
     ("dataset.layout", *_choice("auto", "rlds", "episodes")),
@@ -115,6 +115,7 @@ def between(values: Mapping[str, Any], others: tuple = ()) -> Iterator[str]:
             yield f"model.num_heads={heads[0]} must be a multiple of model.num_kv_heads={heads[1]}"
         if heads[2] % 2:
             yield f"model.head_dim={heads[2]} must be even, for rotary embeddings"
+    yield from _around_a_ring(values)
     if values.get("rollout.engine.name") == "openai" and not values.get("rollout.engine.url"):
         yield (
             "rollout.engine.url is empty: rollout.engine.name=openai needs a server, "
@@ -132,6 +133,28 @@ def between(values: Mapping[str, Any], others: tuple = ()) -> Iterator[str]:
     for name, value in values.items():
         if isinstance(value, float) and math.isnan(value) and not f".{name}".endswith((*ends, ".clip_low")):
             yield f"{name}=nan must be a number"
+
+
+def _around_a_ring(values: Mapping[str, Any]) -> Iterator[str]:
+    """What model.attention=ring needs: an axis of the mesh to go around, and rows that divide over it.
+
+    Heads, and rows whose width the data decide, are refused by the model, where they are known.
+    """
+    mesh = values.get("mesh")
+    if values.get("model.attention") != "ring" or not isinstance(mesh, str):
+        return
+    count = dict(part.strip().partition(":")[::2] for part in mesh.split(",")).get("context", "")
+    if not count.isdecimal() or int(count) < 1:
+        yield f"model.attention='ring' needs a context axis, as in --config.mesh=context:2: mesh={mesh!r} has none"
+        return
+    widths = [("packing.row_length", values.get("packing.row_length") or 0)]
+    if not values.get("rollout.mesh"):  # else prompts are read on the other mesh
+        widths += [("rollout.prompt_buckets", width) for width in values.get("rollout.prompt_buckets") or ()]
+    if values.get("packing.mode") == "padded":  # rows are prompts and completions
+        widths.append(("rollout.completion_length", values.get("rollout.completion_length") or 0))
+    for name, width in widths:
+        if width % int(count):
+            yield f"{name}={width} does not divide over mesh={mesh!r}, for model.attention='ring'"
 
 
 def pipes(values: Mapping[str, Any]) -> Iterator[str]:

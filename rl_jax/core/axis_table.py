@@ -4,7 +4,8 @@
     expert   rows, and the experts of a mixture. Outside of the experts its devices hold rows of their own, as in
              MaxText; otherwise each of them would repeat the attention
     fsdp     rows, and every parameter (and what the optimizer keeps of it) along its model dimension
-    context  the tokens of a row, in forwards over whole rows; queries stay, keys and values are gathered
+    context  the tokens of a row, in forwards over whole rows; queries stay, keys and values are gathered,
+             or with attention="ring" passed around (rl_jax.models.transformer.ring)
     tensor   heads, the inner dimension of an MLP, the vocabulary
 
 A model gives XLA's sharding propagation a hint with `constrain(x, "rows", "tokens", None)`. The mesh is that of the

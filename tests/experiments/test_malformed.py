@@ -301,6 +301,12 @@ CASES = [
     bad("grpo", "rollout.mesh=data:4", "rollout.mesh='data:4' has 4 devices and mesh="),
     bad("grpo", "model.num_kv_heads=3", "model.num_heads=4 must be a multiple of model.num_kv_heads=3"),
     bad("grpo", "model.head_dim=15", "model.head_dim=15 must be even"),
+    bad("grpo", "model.attention=ring", "model.attention='ring' needs a context axis", "mesh='' has none"),
+    bad(
+        "grpo",
+        ["model.attention=ring", "mesh=context:7", "rollout.completion_length=8"],
+        "rollout.completion_length=8 does not divide over mesh='context:7', for model.attention='ring'",
+    ),
     bad("grpo", "model.embed_dim=0", "model.embed_dim=0 must be 1 or more"),
     bad("grpo", "model.rope_theta=0.0", "model.rope_theta=0.0 must be a number above 0"),
     bad("grpo", "model.norm_eps=nan", "model.norm_eps=nan must be a number above 0"),

@@ -11,7 +11,7 @@ import pytest
 from rl_jax.core.types import TokenBatch
 from rl_jax.models import quantization
 from rl_jax.models.quantization import Quantized, dequantize, quantize, quantize_params
-from rl_jax.models.transformer import model as module
+from rl_jax.models.transformer import kinds as module
 from rl_jax.models.transformer.model import make_transformer
 from rl_jax.rollout.lm.engine import make_generate
 from rl_jax.rollout.lm.generate import ContinuousGenerate

@@ -93,7 +93,7 @@ def test_rows_of_any_length_are_filled_up(mesh):
 def test_layers_of_several_windows_each_take_their_own_kernel(monkeypatch):
     """Values of a model whose layers see 8 columns and all of them, in turns; with one window they are others."""
     interpreted = functools.partial(splash_attend, interpret=True)
-    monkeypatch.setattr("rl_jax.models.transformer.model.splash_attend", interpreted)
+    monkeypatch.setattr("rl_jax.models.transformer.kinds.splash_attend", interpreted)
     plain = dataclasses.replace(CONFIG, num_layers=2, windows=(0, 8))
     batch = jax.tree.map(lambda x: x[:1, :130], rows())._replace(tokens=jnp.arange(130)[None] % CONFIG.vocab_size)
     params = make_transformer(plain).init(jax.random.key(0))

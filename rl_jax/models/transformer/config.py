@@ -13,7 +13,7 @@ REMAT_POLICIES = {
 ACTIVATIONS = ("silu", "gelu_tanh")
 NORMS = ("rms", "layer")
 ROPE_SCALINGS = ("none", "linear", "llama3")
-ATTENTIONS = ("dot_product", "splash", "cudnn", "auto")
+ATTENTIONS = ("dot_product", "splash", "cudnn", "ring", "auto")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +35,8 @@ class TransformerConfig:
       param_dtype: of what is stored and optimised.
       remat: a key of REMAT_POLICIES.
       attention: of a full forward, a name in ATTENTIONS; splash is the TPU's kernel (transformer/splash.py), cudnn the
-        NVIDIA GPU's (attention.attend_fused), auto takes that of the backend for rows that it can do.
+        NVIDIA GPU's (attention.attend_fused), auto takes that of the backend for rows that it can do; ring passes keys
+        around the mesh's context axis (transformer/ring.py).
       activation: a name in ACTIVATIONS.
       gated_mlp: act(gate x) * up x instead of act(up x).
       norm: a name in NORMS.

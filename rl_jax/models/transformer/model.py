@@ -19,20 +19,12 @@ from rl_jax.core.axis_table import constrain, devices_over
 from rl_jax.core.split_head import SplitHead, split_head
 from rl_jax.core.types import Model, Params, TokenBatch
 from rl_jax.models import quantization
-from rl_jax.models.transformer.attention import (
-    attend_both_ways,
-    attend_causally,
-    attend_fused,
-    attention_mask,
-    fused_fits,
-    layer_kinds,
-    rotation,
-)
+from rl_jax.models.transformer.attention import layer_kinds, rotation
 from rl_jax.models.transformer.blocks import Block, make_norm
 from rl_jax.models.transformer.config import REMAT_POLICIES, TransformerConfig
 from rl_jax.models.transformer.decoding import as_cache, make_decode, routes_of, unstack
+from rl_jax.models.transformer.kinds import make_attention
 from rl_jax.models.transformer.moe import RouterStats, router_stats
-from rl_jax.models.transformer.splash import splash_attend, splash_fits
 
 __all__ = ["TransformerConfig", "init_params", "make_routed_apply", "make_transformer"]
 
@@ -104,16 +96,8 @@ def _forward(
     batch = jax.tree.map(lambda x: constrain(x, "rows", "tokens"), batch)
     block = Block(config)
     kinds, kind_of_layer = layer_kinds(config)
-    auto = config.attention == "auto" and config.causal
-    splash = config.attention == "splash" or (auto and splash_fits(batch, config.num_kv_heads))
-    # Not causal ones of "auto" too: the kernel takes any mask.
-    fused = config.attention == "cudnn" or (config.attention == "auto" and fused_fits(config, batch.tokens.shape[1]))
-    if splash and batch.prefix_ids is not None:
-        raise ValueError(
-            "attention='splash' does not support shared prefixes: set packing.mode=packed or attention='dot_product'"
-        )
-    masks = [None if splash else attention_mask(batch, kind.window, causal=config.causal) for kind in kinds]
-    shared = [(mask, rotation(kind, batch.positions)) for mask, kind in zip(masks, kinds, strict=True)]
+    needs, attend = make_attention(config, batch, kinds)
+    shared = [(own, rotation(kind, batch.positions)) for own, kind in zip(needs, kinds, strict=True)]
     if len(kinds) == 1:
         (of_kind,), per_layer = shared, None
     else:
@@ -123,24 +107,14 @@ def _forward(
     def layer(x, xs):
         layer_params, kind, layer_chosen = xs
         x = constrain(x, "rows", "tokens", None)
-        mask, angles = of_kind if kind is None else jax.tree.map(lambda leaf: leaf[kind], of_kind)
+        own, angles = of_kind if kind is None else jax.tree.map(lambda leaf: leaf[kind], of_kind)
 
         def full_attention(q, k, v):
             kept = (k, v)
             if cache:  # a prompt attends to what later tokens will read
                 kept = tuple(quantization.quantize(part, cache, axis=-1) for part in kept)
                 k, v = (quantization.dequantize(part, k.dtype) for part in kept)
-            keywords = {"scale": config.attention_scale, "softcap": config.attention_softcap}
-            if splash:
-                kernels = [
-                    functools.partial(splash_attend, segment_ids=batch.segment_ids, window=of.window, **keywords)
-                    for of in kinds
-                ]
-                return (kernels[0](q, k, v) if kind is None else jax.lax.switch(kind, kernels, q, k, v)), kept
-            if fused:
-                return attend_fused(q, k, v, mask, causal=config.causal, **keywords), kept
-            attend = attend_causally if config.causal else attend_both_ways
-            return attend(q, k, v, mask, **keywords), kept
+            return attend(q, k, v, own), kept
 
         layer_params = quantization.read(layer_params, x, config.dtype)
         x, kept, routing = block.apply({"params": layer_params}, x, angles, full_attention, layer_chosen)
