@@ -82,11 +82,10 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None, replay=None,
                 state = trackers.see(estimators, state, collected, step.number)
                 made = make_policy_batch(programs.assign, collected, scores, reference, credit_key, state.trackers)
                 learn.add(state.params, step.clock, Part(collected, rows, scores, *made))
-            (collected, scores, batch, earned), routed = learn.whole(), learn.routed(state.params)
+            collected, scores, batch, earned = learn.whole()
             state, updates, metrics = flow.beside(learn, state, batch, order_key)
             step.clock.lap("train_s")
-            metrics |= routed | logged.step_metrics(config, collected, source, updates)
-            metrics |= collect.gaps(collected, scores)
+            metrics |= logged.step_metrics(config, collected, source, updates) | collect.gaps(collected, scores)
             state, metrics = trackers.observe_step(setup.mesh, estimators, state, collected, metrics, earned)
             if step.evaluates:
                 metrics |= logged.look(loop, step, setup, evaluate, state.params, *learn.views(state.params))

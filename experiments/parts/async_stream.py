@@ -85,7 +85,7 @@ class AtOnce:
         self._whole = (self._collect.joined(columns.collected), *arrays)
         return self._whole
 
-    def routed(self, params: Params) -> dict[str, float]:
+    def _routed(self, params: Params) -> dict[str, float]:
         """How the routers spread the rows of `whole`, as experiments.grpo logs it; {} of a model without experts."""
         if self._routers is None:
             return {}
@@ -94,8 +94,16 @@ class AtOnce:
         return self._routers(params, to_mesh(self._setup, self._packer.to_score(self._whole[0].judged.rollout)))
 
     def __call__(self, state: TrainState, batch: PolicyBatch, key) -> tuple[TrainState, list[dict], dict[str, float]]:
-        """(state, the metrics of each update, those of the packing). batch: of all parts. key: of the shuffles."""
-        return update(self._loop, self._setup, self.programs, self._packer, state, batch, key)
+        """(state, the metrics of each update, those of the packing and the routers).
+
+        Args:
+          state: before the updates.
+          batch: of all parts.
+          key: of the shuffles.
+        """
+        routed = self._routed(state.params)
+        state, updates, packed = update(self._loop, self._setup, self.programs, self._packer, state, batch, key)
+        return state, updates, packed | routed
 
     def views(self, params: Params) -> tuple:
         """What logged.look shows of the step: judged, batch, scores, and scores under the params after it."""
@@ -135,11 +143,12 @@ class AsTheyCome(AtOnce):
 
         Its FLOPs are not counted: the seconds of the parts' gradients, which run beside the sampler, are not known.
         """
+        routed = self._routed(state.params)
         state, metrics = self._step.apply(state, self._sums)
         self._sums, metrics = None, jax.device_get(metrics)
         parts, self._trained = self._trained, []
         self._loop.check_finite(state, parts, counts=False)
-        return state, [metrics], self._packer.metrics(parts[-1])
+        return state, [metrics], self._packer.metrics(parts[-1]) | routed
 
 
 def make_learner(

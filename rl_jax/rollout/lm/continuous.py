@@ -106,7 +106,7 @@ class Engine:
             stop_width=stop_width,
             key_data=np.asarray(jax.random.key_data(jax.random.key(0))),
             decode_text=decode_text,
-            routes_of=self._routes if model.routes else None,
+            routes_of=(lambda slot: self.programs.recorded(self._state, slot)) if model.routes else None,
         )
         self._store = self._state = self._unstacked = None  # made with the first params
         self._spare = None  # the full-size state while a smaller one is in use
@@ -206,8 +206,7 @@ class Engine:
             for size in self.sizes:
                 self._resize(size)
                 self._state, *_ = self.programs.decode_steps(params, self._state, self._slots.rows, np.int32(0))
-                if self.programs.routes is not None:
-                    self._routes(0)
+                self.programs.recorded(self._state, 0)
             for size in self.sizes[1:]:
                 self._resize(self.sizes[0])
                 self._resize(size)
@@ -353,10 +352,6 @@ class Engine:
         drawn, counts = jax.device_get((drawn, counts))
         parts = (self._slots.append(i, Drawn(*(x[i, : counts[i]] for x in drawn))) for i in live)
         return [completion for completion in parts if completion is not None]
-
-    def _routes(self, slot: int) -> np.ndarray:
-        """int16 [length, L, k]. The experts that a slot's cache has recorded, of leftovers, too."""
-        return np.asarray(jax.device_get(self.programs.routes(self._state, np.int32(slot))))
 
     def _compact(self) -> None:
         """Moves the live rows to the smallest size that holds them, if no request waits for the other slots."""

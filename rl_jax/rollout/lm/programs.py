@@ -334,6 +334,10 @@ class EnginePrograms:
         compiled = (self.prefill, self.admit, self.resume, self.decode_steps, self.compact, self.grow)
         return sum(program._cache_size() for program in (*compiled, self.routes) if program is not None)
 
+    def recorded(self, state: State, slot: int) -> np.ndarray | None:
+        """int16 [length, L, k]. The experts that a slot's cache has, leftovers included; None if it records none."""
+        return None if self.routes is None else jax.device_get(self.routes(state, np.int32(slot)))
+
     def init_state(self, size: int, params: Params) -> State:
         """The State of `size` empty slots."""
         if self._mesh is None:
