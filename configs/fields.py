@@ -106,7 +106,7 @@ MODEL = {
     "model.mlp_dim": "Inner width of the MLP.",
     "model.num_experts": "Experts of a mixture in each layer, each an MLP of mlp_dim. 0: one dense MLP.",
     "model.experts_per_token": "How many experts run for a token.",
-    "model.replay_routes": "Scoring and training run the experts that ran in sampling. Lockstep engine, padded rows.",
+    "model.replay_routes": "Scoring and training run the experts that ran in sampling. Not with packed rows.",
     "model.tied_head": "Share the embedding's weights with the output head.",
     "model.rope_theta": "Base of the rotary frequencies.",
     "model.norm_eps": "Epsilon of RMSNorm.",

@@ -25,7 +25,7 @@ from experiments.parts import action_mask, origin, policy
 from experiments.parts.async_collect import AsyncCollector, Scoring
 from experiments.parts.async_flow import part_of
 from experiments.parts.async_groups import GroupRows
-from experiments.parts.async_rows import TASKS, RowFlow, RowTrainer
+from experiments.parts.async_rows import ROUTES, TASKS, RowFlow, RowTrainer, routes_column
 from experiments.parts.clock import Clock
 from experiments.parts.encoding import encode_prompts, whole_text
 from experiments.parts.judging import judge_rows
@@ -33,7 +33,7 @@ from experiments.parts.packers import RolloutPacker
 from experiments.parts.policy_steps import needs_scores
 from experiments.parts.rewards import Rewards, Rows
 from experiments.parts.sample_groups import Collected
-from experiments.parts.setup import Setup
+from experiments.parts.setup import Setup, replays_routes
 from experiments.parts.training import to_mesh
 from rl_jax.core.types import Packed, Rollout, TokenBatch, TokenScores
 from rl_jax.flow.columns import Row
@@ -41,6 +41,7 @@ from rl_jax.rewards.pool import RewardResult
 from rl_jax.rollout.lm.requests import NO_TOKENS, Completion, Request, as_rollout, cut_at_stops
 
 ALL = 10**9  # groups, or rows
+READ = ("response", "ended", ROUTES)  # of a row, by the tasks
 WRITTEN = {  # by a forward: scores -> the value of its column, whose rows are the first axis
     "policy": lambda scores: scores,
     "reference": lambda scores: scores.log_probs,
@@ -104,6 +105,8 @@ class ColumnCollector(AsyncCollector):
         self._reads = {name: TASKS[name].reads for name in WRITTEN}
         if setup.config.algorithm.reference_schedule.fn != "fixed":  # it is another one at the next step
             self._reads["reference"] = TASKS["policy"].reads
+        if replays_routes(setup.config):
+            self._reads["policy"] = (*self._reads["policy"], ROUTES)
         self._scoring, self._forwards = None, ()
         self._chosen: list[GroupRows] = []  # of the part that comes next
         self._begun: list[OnItsWay] = []
@@ -155,6 +158,7 @@ class ColumnCollector(AsyncCollector):
             for number, row in zip(self._numbers(group), group.rows, strict=True):
                 if row is not None and number not in self._queue:
                     found[number] = {"record": json.dumps(group.record), "response": row.tokens, "ended": row.reason}
+                    found[number] |= routes_column(row)
         if found:
             self._queue.put("sampler", found)
 
@@ -182,7 +186,7 @@ class ColumnCollector(AsyncCollector):
         """(rollout, records) of rows, one record each. Without the sampler's log-probs, which no task reads."""
         setup, tokenizer = self._setup, self._setup.task.tokenizer
         records = [json.loads(row.values["record"]) for row in rows]
-        completions = [completion(row.values["response"], row.values["ended"]) for row in rows]
+        completions = [completion(**{name: row.values.get(name) for name in READ}) for row in rows]
         fixed = dict(completion_length=setup.config.rollout.completion_length, pad_id=tokenizer.pad_id)
         rollout = as_rollout(completions, *encode_prompts(setup, records), **fixed)
         stops = setup.config.rollout.stop_strings
@@ -239,10 +243,10 @@ def unstacked(task: str, values: Any, count: int) -> list[dict[str, Any]]:
     return [{column: jax.tree.map(lambda leaf, row=row: leaf[row], values)} for row in range(count)]
 
 
-def completion(tokens: np.ndarray, reason: str) -> Completion:
-    """A row of which only the tokens are known, and why it ended."""
-    nothing = np.zeros(len(tokens), np.float32)
-    return Completion(Request(0, NO_TOKENS, len(tokens)), tokens, nothing, nothing, reason)
+def completion(response: np.ndarray, ended: str, routes: np.ndarray | None) -> Completion:
+    """A row of which only the tokens are known, why it ended, and which experts ran, if they were recorded."""
+    nothing = np.zeros(len(response), np.float32)
+    return Completion(Request(0, NO_TOKENS, len(response)), response, nothing, nothing, ended, routes=routes)
 
 
 def split_results(result: RewardResult) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ import numpy as np
 from experiments.parts.async_shares import WHOLE, Share
 from experiments.parts.encoding import encode_prompts, whole_text
 from experiments.parts.sampler import Merging
-from experiments.parts.setup import Setup, sampling_of
+from experiments.parts.setup import Setup, replays_routes, sampling_of
 from rl_jax.core.types import Params
 from rl_jax.experience import admission, trajectory
 from rl_jax.experience.trajectory import Trajectory, Turn
@@ -201,6 +201,10 @@ class Groups:
         wrong = [f"groups of {size} rows, not of sample.group_size={self._size}" for size in sorted(sizes)]
         if longest > length:
             wrong.append(f"a row of {longest} tokens, above rollout.completion_length={length}")
+        records = replays_routes(self._setup.config)
+        if any(("routes" in row.extras) != records for row in rows if row.status != "running"):
+            other = "without" if records else "with"
+            wrong.append(f"rows {other} recorded experts, and model.replay_routes={records}")
         if wrong:
             raise ValueError(
                 f"the rows in flight that were saved do not fit this config ({'; '.join(wrong)}): keep these fields, "
@@ -212,7 +216,8 @@ def completion_of(row: Trajectory) -> Completion:
     """The row as the engine gave it back; its request has no more than the prompt."""
     drawn = row.sampled()[0] if row.turns else trajectory.sampled((), ())
     request = Request(row.sample, row.segments[0][0].ids, len(drawn.ids))
-    return Completion(request, drawn.ids, drawn.log_probs, drawn.raw_log_probs, REASON[row.status], drawn.versions)
+    values = (drawn.ids, drawn.log_probs, drawn.raw_log_probs)
+    return Completion(request, *values, REASON[row.status], drawn.versions, row.extras.get("routes"))
 
 
 def trajectory_of(group: GroupRows, sample: int, row: Completion | Request) -> Trajectory:
@@ -223,7 +228,11 @@ def trajectory_of(group: GroupRows, sample: int, row: Completion | Request) -> T
         spans.append(trajectory.Span("sampled", row.tokens, row.sampled_log_probs, row.raw_log_probs, row.versions))
     status = "running" if isinstance(row, Request) else STATUS[row.reason]
     turns = (Turn(),) * (len(spans) - 1)
-    return Trajectory(str(group.record.get("id", "")), group.number, sample, (tuple(spans),), turns, status)
+    routes = getattr(row, "routes", None)  # of a request they are recorded anew
+    extras = {} if routes is None else {"routes": routes}
+    return Trajectory(
+        str(group.record.get("id", "")), group.number, sample, (tuple(spans),), turns, status, extras=extras
+    )
 
 
 def to_text(rows: Sequence[Trajectory]) -> str:

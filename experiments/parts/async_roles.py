@@ -26,7 +26,7 @@ from experiments.parts.async_shared import differences, oldest_resumed, shared_f
 from experiments.parts.async_shares import WHOLE, Share, check_several, names_of, shares_clock
 from experiments.parts.run import Run, Step
 from experiments.parts.sample_groups import Collected
-from experiments.parts.setup import Setup
+from experiments.parts.setup import Setup, replays_routes
 from rl_jax.core.types import Params
 from rl_jax.experience import trajectory
 from rl_jax.experience.admission import Counters
@@ -200,7 +200,8 @@ def check_two(config) -> None:
 
 def shared(config) -> dict[str, Any]:
     """The fields that both sides must have alike: name -> JSON value."""
-    return shared_fields(config, SHARED, OWN)
+    found = shared_fields(config, SHARED, OWN)
+    return found | {"model.replay_routes": True} if replays_routes(config) else found
 
 
 def pack(group: GroupRows, finished: int, said: dict[str, Any]) -> Group:

@@ -21,10 +21,12 @@ from experiments.parts.async_roles import Trainer
 from experiments.parts.async_shared import shared_fields
 from experiments.parts.setup import Setup
 from rl_jax.flow.columns import Task, TransferQueue
+from rl_jax.rollout.lm.requests import Completion
 
 SAMPLED = ("record", "response", "ended")
+ROUTES = "routes"  # the experts that ran, of runs with model.replay_routes: the policy's scores depend on them
 TASKS = {
-    "sampler": Task((), SAMPLED),
+    "sampler": Task((), (*SAMPLED, ROUTES)),
     "admission": Task((), ("version",)),  # of the policy that a row is trained on, once it is sure to be
     "judge": Task(SAMPLED, ("reward", "judgement")),
     "reference": Task(SAMPLED, ("ref_log_probs",)),
@@ -119,6 +121,11 @@ class RowTrainer(Trainer):
     def groups(self) -> list[GroupRows]:
         """See RowFlow; none."""
         return []
+
+
+def routes_column(row: Completion) -> dict[str, Any]:
+    """The column of a row's recorded experts; {} if it has none."""
+    return {} if row.routes is None else {ROUTES: row.routes}
 
 
 def digest_of(config) -> str:

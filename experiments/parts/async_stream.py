@@ -18,9 +18,10 @@ from experiments.parts.async_collect import AsyncCollector, join
 from experiments.parts.clock import Clock
 from experiments.parts.packers import RolloutPacker
 from experiments.parts.policy_steps import update
+from experiments.parts.routers import make_router_metrics
 from experiments.parts.run import Run
 from experiments.parts.sample_groups import Collected
-from experiments.parts.setup import Setup
+from experiments.parts.setup import Setup, model_config
 from experiments.parts.training import jit_streaming_step, to_mesh
 from rl_jax.core.types import Packed, Params, PolicyBatch, TokenBatch, TokenScores
 from rl_jax.training.step import TrainState
@@ -63,6 +64,7 @@ class AtOnce:
     ):
         self._loop, self._setup, self._packer, self._collect = loop, setup, packer, collect
         self.programs, self._parts, self._rows, self._whole = programs, [], (), None
+        self._routers = make_router_metrics(setup) if model_config(setup).num_experts else None
 
     def add(self, params: Params, clock: Clock, part: Part) -> None:
         """Takes a part of the step, when it is there.
@@ -83,9 +85,25 @@ class AtOnce:
         self._whole = (self._collect.joined(columns.collected), *arrays)
         return self._whole
 
+    def _routed(self, params: Params) -> dict[str, float]:
+        """How the routers spread the rows of `whole`, as experiments.grpo logs it; {} of a model without experts."""
+        if self._routers is None:
+            return {}
+        if len(self._rows) == 1:
+            return self._routers(params, self._rows[0])
+        return self._routers(params, to_mesh(self._setup, self._packer.to_score(self._whole[0].judged.rollout)))
+
     def __call__(self, state: TrainState, batch: PolicyBatch, key) -> tuple[TrainState, list[dict], dict[str, float]]:
-        """(state, the metrics of each update, those of the packing). batch: of all parts. key: of the shuffles."""
-        return update(self._loop, self._setup, self.programs, self._packer, state, batch, key)
+        """(state, the metrics of each update, those of the packing and the routers).
+
+        Args:
+          state: before the updates.
+          batch: of all parts.
+          key: of the shuffles.
+        """
+        routed = self._routed(state.params)
+        state, updates, packed = update(self._loop, self._setup, self.programs, self._packer, state, batch, key)
+        return state, updates, packed | routed
 
     def views(self, params: Params) -> tuple:
         """What logged.look shows of the step: judged, batch, scores, and scores under the params after it."""
@@ -125,11 +143,12 @@ class AsTheyCome(AtOnce):
 
         Its FLOPs are not counted: the seconds of the parts' gradients, which run beside the sampler, are not known.
         """
+        routed = self._routed(state.params)
         state, metrics = self._step.apply(state, self._sums)
         self._sums, metrics = None, jax.device_get(metrics)
         parts, self._trained = self._trained, []
         self._loop.check_finite(state, parts, counts=False)
-        return state, [metrics], self._packer.metrics(parts[-1])
+        return state, [metrics], self._packer.metrics(parts[-1]) | routed
 
 
 def make_learner(

@@ -24,10 +24,10 @@ from experiments.parts.async_beats import wait
 from experiments.parts.async_flow import Flow
 from experiments.parts.async_groups import GroupRows
 from experiments.parts.async_roles import PLACES_S, Sampler, Trainer, make_flow, pack, shared
-from experiments.parts.async_rows import SAMPLED, TASKS, RowFlow, RowTrainer, Telling
+from experiments.parts.async_rows import ROUTES, SAMPLED, TASKS, RowFlow, RowTrainer, Telling, routes_column
 from experiments.parts.async_serving import secrets_of
 from experiments.parts.run import Run
-from experiments.parts.setup import Setup
+from experiments.parts.setup import Setup, replays_routes
 from rl_jax.core.types import Params
 from rl_jax.experience import admission
 from rl_jax.flow import Group, Link
@@ -40,7 +40,8 @@ from rl_jax.rollout.lm.requests import Completion, Request
 
 DRAWN = ("prompt", "sampled_log_probs", "raw_log_probs", "versions")  # what a batch needs besides SAMPLED
 IN_UNITS = (*SAMPLED, *DRAWN)
-UNIT_TASKS = TASKS | {"sampler": Task((), IN_UNITS), "batch": Task(IN_UNITS)}
+PUT = (*IN_UNITS, ROUTES)
+UNIT_TASKS = TASKS | {"sampler": Task((), PUT), "batch": Task(IN_UNITS)}
 
 
 class Places:
@@ -59,9 +60,9 @@ class Places:
 
     def get(self, numbers: Sequence[int], columns: Sequence[str]) -> list[dict[str, Any]]:
         """See flow.stores.Store."""
-        remote = [column for column in columns if column in IN_UNITS]
+        remote = [column for column in columns if column in PUT]
         found = self._units.get(numbers, remote) if remote else [{} for _ in numbers]
-        own = self._own.get(numbers, [column for column in columns if column not in IN_UNITS])
+        own = self._own.get(numbers, [column for column in columns if column not in PUT])
         return [one | other for one, other in zip(found, own, strict=True)]
 
     def forget(self, numbers: Iterable[int]) -> None:
@@ -87,6 +88,7 @@ class UnitTrainer(Telling, RowTrainer):
         self.queue = TransferQueue(UNIT_TASKS, guards=False, store=Places(units))
         self._shared = shared_with(units, config)
         self._units, self._size, self._steps = units, config.sample.group_size, config.train.steps
+        self._of_batch = PUT if replays_routes(config) else IN_UNITS
         self._kept: dict[int, list[int]] = {}  # step -> its groups, whose rows the units still have
         units.run, units.wait = run_of(config), self._wait_for_unit
 
@@ -137,13 +139,13 @@ class UnitTrainer(Telling, RowTrainer):
         groups = super()._take(first, size)
         self._poll()
         numbers = self._numbers(group.number for group in groups)
-        if missing := sorted(set(numbers) - set(self.queue.ready("batch"))):
+        if missing := sorted(set(numbers) - set(self.queue.ready("batch", self._of_batch))):
             index = missing[0] % len(self._units)
             raise LookupError(
                 f"row {missing[0]} of group {missing[0] // self._size} is not in storage unit {index}, and its group "
                 f"is in the link: bring back that unit's folder, or start all sides in a new workdir"
             )
-        rows = iter(self.queue.take("batch", len(numbers), numbers=numbers))
+        rows = iter(self.queue.take("batch", len(numbers), self._of_batch, numbers=numbers))
         for group in groups:
             group.rows = [completion_of(sample, next(rows)) for sample in range(self._size)]
         self._kept.setdefault(self.counters.version + 1, []).extend(group.number for group in groups)
@@ -243,7 +245,7 @@ def columns_of(group: GroupRows, row: Completion) -> dict[str, Any]:
     """A row as it travels."""
     drawn = {name: getattr(row, name) for name in DRAWN[1:]}
     record = {"record": json.dumps(group.record), "response": row.tokens, "ended": row.reason}
-    return record | {"prompt": row.request.prompt} | drawn
+    return record | {"prompt": row.request.prompt} | drawn | routes_column(row)
 
 
 def completion_of(sample: int, row: Row) -> Completion:
@@ -251,7 +253,7 @@ def completion_of(sample: int, row: Row) -> Completion:
     values = row.values
     request = Request(sample, values["prompt"], len(values["response"]))
     drawn = (values["response"], values["sampled_log_probs"], values["raw_log_probs"])
-    return Completion(request, *drawn, values["ended"], values["versions"])
+    return Completion(request, *drawn, values["ended"], values["versions"], values.get(ROUTES))
 
 
 def check(config, count: int = 1) -> None:

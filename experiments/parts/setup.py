@@ -25,6 +25,12 @@ from rl_jax.runs import run_record
 from rl_jax.training import checkpoint, sharding
 
 NOT_OF_SHAPES = {f"model.{name}" for name in ("dtype", "remat", "attention", "chat")} | {"task.data_dir"}
+REPLAYING = ("grpo", "grpo_async")  # programs that pass on the experts that ran in sampling
+RECORDING = {  # what keeps them: field -> values
+    "rollout.engine.name": ("lockstep", "continuous"),
+    "packing.mode": ("padded",),
+    "rollout.window": (0,),
+}
 POLICIES = ("dtype", "param_dtype", "remat", "attention")  # fields that a checkpoint does not set
 
 
@@ -177,14 +183,14 @@ def replays_routes(config: ConfigDict) -> bool:
     """
     if not config.model.get("replay_routes", False):  # runs of before there was a choice have none
         return False
-    for name, wanted in (("rollout.engine.name", "lockstep"), ("packing.mode", "padded"), ("rollout.window", 0)):
+    for name, wanted in RECORDING.items():
         value = functools.reduce(lambda group, part: group[part], name.split("."), config)
-        if value != wanted:
-            raise ValueError(f"model.replay_routes=true needs {name}={wanted!r}, not {value!r}: routes would be lost")
-    if (program := config.get("program", "grpo")) != "grpo":
-        raise ValueError(
-            f"model.replay_routes=true: only experiments.grpo replays routes, experiments.{program} does not"
-        )
+        if value not in wanted:
+            known = " or ".join(map(repr, wanted))
+            raise ValueError(f"model.replay_routes=true needs {name}={known}, not {value!r}: routes would be lost")
+    if (program := config.get("program", "grpo")) not in REPLAYING:
+        known = " and ".join(f"experiments.{name}" for name in REPLAYING)
+        raise ValueError(f"model.replay_routes=true: only {known} replay routes, experiments.{program} does not")
     if config.get("foreign"):
         raise ValueError(
             f"model.replay_routes=true needs foreign={{}}, not {list(config.foreign)}: they have no routes"

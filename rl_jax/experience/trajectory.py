@@ -16,7 +16,8 @@ KINDS = ("prompt", "sampled", "observation", "template")
 DONE = "done"
 LIMITS = ("turns", "tokens", "context")  # statuses of episodes that a limit has ended
 STATUSES = ("running", DONE, *LIMITS, "error")
-BRANCHING = ("parent", "shared")  # columns that tables of before there were branches lack
+BRANCHING = ("parent", "shared")
+LATER = (*BRANCHING, "extras")  # columns that older tables lack
 PLAIN = ("prompt_id", "group", "sample", "status", "error", *BRANCHING)
 _NO_IDS, _NO_LOG_PROBS = np.zeros(0, np.int32), np.zeros(0, np.float32)
 
@@ -66,6 +67,7 @@ class Trajectory(NamedTuple):
       error: what the environment raised, for status "error".
       parent: the sample of the same group whose first `shared` turns this episode shares; -1: none.
       shared: number of turns that were sampled for the parent (rl_jax.experience.branching).
+      extras: arrays [T, ...] by name, of the T tokens of the newest segment: "routes", the experts that ran.
     """
 
     prompt_id: str
@@ -77,6 +79,7 @@ class Trajectory(NamedTuple):
     error: str = ""
     parent: int = -1
     shared: int = 0
+    extras: dict[str, np.ndarray] = {}
 
     @property
     def reward(self) -> float:
@@ -113,6 +116,9 @@ class Trajectory(NamedTuple):
                 _check_span(span, f"{where}, segment {number}, span {place}")
         if len(self.turns) != len(self.sampled()):
             raise ValueError(f"{where}: {len(self.turns)} turns, but {len(self.sampled())} sampled spans")
+        for name, values in self.extras.items():
+            if len(values) != len(self.ids()):
+                raise ValueError(f"{where}: {name} has {len(values)} values for the {len(self.ids())} tokens")
         return self
 
 
@@ -160,7 +166,7 @@ def from_table(table) -> list[Trajectory]:
     Raises:
       ValueError: if a column is missing, or a row breaks a rule of the record.
     """
-    missing = [name for name in schema().names if name not in (*table.column_names, *BRANCHING)]
+    missing = [name for name in schema().names if name not in (*table.column_names, *LATER)]
     if missing:
         raise ValueError(f"a table of trajectories lacks {', '.join(missing)}; it has {', '.join(table.column_names)}")
     return [_from_row(row).check() for row in table.to_pylist()]
@@ -183,6 +189,7 @@ def schema():
     turns = pa.struct(
         [("reward", pa.float64()), ("state_key", pa.string()), ("numbers", pa.map_(pa.string(), pa.float64()))]
     )
+    array = pa.struct([("dtype", pa.string()), ("shape", pa.list_(pa.int32())), ("data", pa.binary())])
     return pa.schema(
         [
             ("prompt_id", pa.string()),
@@ -194,6 +201,7 @@ def schema():
             ("shared", pa.int32()),
             ("spans", pa.list_(spans)),
             ("turns", pa.list_(turns)),
+            ("extras", pa.map_(pa.string(), array)),
         ]
     )
 
@@ -206,7 +214,11 @@ def _to_row(trajectory: Trajectory) -> dict[str, Any]:
     ]
     turns = [turn._asdict() | {"numbers": list(turn.numbers.items())} for turn in trajectory.turns]
     plain = {name: getattr(trajectory, name) for name in PLAIN}
-    return plain | {"spans": spans, "turns": turns}
+    extras = [
+        (name, {"dtype": values.dtype.str, "shape": list(values.shape), "data": values.tobytes()})
+        for name, values in trajectory.extras.items()
+    ]
+    return plain | {"spans": spans, "turns": turns, "extras": extras}
 
 
 def _from_row(row: dict[str, Any]) -> Trajectory:
@@ -216,6 +228,10 @@ def _from_row(row: dict[str, Any]) -> Trajectory:
         ids, versions = (np.asarray(span[name], np.int32) for name in ("ids", "versions"))
         log_probs, raw = (np.asarray(span[name], np.float32) for name in ("log_probs", "raw_log_probs"))
         segments[span["segment"]].append(Span(span["kind"], ids, log_probs, raw, versions))
+    extras = {
+        name: np.frombuffer(array["data"], np.dtype(array["dtype"])).reshape(array["shape"]).copy()
+        for name, array in row.get("extras") or ()
+    }
     turns = tuple(Turn(turn["reward"], turn["state_key"], dict(turn["numbers"])) for turn in row["turns"])
     return Trajectory(
         row["prompt_id"],
@@ -227,4 +243,5 @@ def _from_row(row: dict[str, Any]) -> Trajectory:
         row["error"],
         row.get("parent", -1),
         row.get("shared", 0),
+        extras,
     )

@@ -45,6 +45,11 @@ def test_a_table_is_the_same_record():
     assert t.to_table([failed]).to_pylist()[0]["error"] == "ValueError: no server"
     assert_same(failed, t.from_table(t.to_table([failed]))[0])
     assert t.from_table(t.to_table([])) == []
+    extras = {"routes": np.arange(16, dtype=np.int16).reshape(4, 2, 2)}  # of the newest segment's tokens
+    (found,) = t.from_table(t.to_table([example(extras=extras)]))
+    np.testing.assert_array_equal(found.extras["routes"], extras["routes"])
+    assert found.extras["routes"].dtype == np.int16
+    assert t.from_table(t.to_table([example()]).drop_columns(["extras"]))[0].extras == {}
 
 
 @pytest.mark.parametrize(
@@ -56,6 +61,7 @@ def test_a_table_is_the_same_record():
         (dict(segments=((t.prompt([1]), t.Span("sampled", np.ones(2, np.int32))),)), "log_probs has 0 values for 2"),
         (dict(segments=((t.prompt([1]), t.given("user", [2])),), turns=()), "kind 'user' is none of"),
         (dict(segments=(), turns=()), "it has no segment"),
+        (dict(extras={"routes": np.zeros((3, 1))}), "routes has 3 values for the 4 tokens"),
     ],
 )
 def test_what_breaks_the_record_is_named(changes, message):

@@ -56,7 +56,7 @@ def test_results_are_put_together_as_they_were():
 def test_rows_come_in_as_they_end_and_go_with_their_group():
     """A group that is thrown away takes its rows along, also while they are judged."""
     groups = [GroupRows(number, {"prompt": str(number)}, 2) for number in (3, 5)]
-    ended = types.SimpleNamespace(tokens=np.arange(3, dtype=np.int32), reason="eos")
+    ended = types.SimpleNamespace(tokens=np.arange(3, dtype=np.int32), reason="eos", routes=None)
     side, begun = object.__new__(ColumnCollector), []
     side._flow = types.SimpleNamespace(groups=lambda: groups, counters=Counters(admitted=6))
     side._queue, side._size = TransferQueue(TASKS), 2

@@ -94,8 +94,8 @@ def make_decode(
             cache = tuple(tuple(constrain(jnp.zeros(shape, dtype), *names) for shape in layer) for layer in shapes)
         if not record_routes:
             return cache
-        empty = jnp.full((batch, length, config.experts_per_token), -1, jnp.int16)
-        return tuple((*layer, constrain(empty, "rows", None, None)) for layer in cache)
+        shape = (batch, length, config.experts_per_token)  # a buffer for each layer: programs donate them
+        return tuple((*layer, constrain(jnp.full(shape, -1, jnp.int16), "rows", None, None)) for layer in cache)
 
     return extend, decode, init_cache
 

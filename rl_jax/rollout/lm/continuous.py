@@ -24,7 +24,8 @@ class Engine:
     """Requests in, completions out, over `slots` rows of KV cache.
 
     The full-size cache is kept from one use to the next; compacted ones are made when needed. On the CPU backend an
-    unstacked copy of the params is kept too (see engine.for_decoding). The attribute `programs` holds the compiled
+    unstacked copy of the params is kept too (see engine.for_decoding). Of a model that records routes, completions have
+    the experts that ran for their tokens. The attribute `programs` holds the compiled
     programs (see programs.EnginePrograms).
 
     Args:
@@ -105,6 +106,7 @@ class Engine:
             stop_width=stop_width,
             key_data=np.asarray(jax.random.key_data(jax.random.key(0))),
             decode_text=decode_text,
+            routes_of=(lambda slot: self.programs.recorded(self._state, slot)) if model.routes else None,
         )
         self._store = self._state = self._unstacked = None  # made with the first params
         self._spare = None  # the full-size state while a smaller one is in use
@@ -204,6 +206,7 @@ class Engine:
             for size in self.sizes:
                 self._resize(size)
                 self._state, *_ = self.programs.decode_steps(params, self._state, self._slots.rows, np.int32(0))
+                self.programs.recorded(self._state, 0)
             for size in self.sizes[1:]:
                 self._resize(self.sizes[0])
                 self._resize(size)

@@ -261,6 +261,16 @@ def make_decode_steps(
     return decode_steps
 
 
+def make_routes(model: Model) -> Callable:
+    """routes(State, slot) -> int16 [length, L, k]: the experts that a slot's cache has recorded. slot: int32 []."""
+
+    def routes(state: State, slot: chex.Array) -> chex.Array:
+        one = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, slot, 1), state.cache)
+        return model.routes(one)[0]
+
+    return routes
+
+
 def compact(state: State, slots: chex.Array) -> State:
     """The State of the given slots only, in their order: int32 [s] of S -> State of s rows."""
     return jax.tree.map(lambda x: x[slots], state)
@@ -315,13 +325,18 @@ class EnginePrograms:
         self.decode_steps = program(decode_steps, 1, (of_state, everywhere, everywhere))
         self.compact = program(compact, (), of_state)
         self.grow = program(grow, 0, of_state)
+        self.routes = program(make_routes(model), (), everywhere) if model.routes else None
         unstack = for_decoding(model)
         self.unstack = jax.jit(unstack) if unstack else None
 
     def compile_count(self) -> int:
         """Number of programs compiled so far."""
         compiled = (self.prefill, self.admit, self.resume, self.decode_steps, self.compact, self.grow)
-        return sum(program._cache_size() for program in compiled)
+        return sum(program._cache_size() for program in (*compiled, self.routes) if program is not None)
+
+    def recorded(self, state: State, slot: int) -> np.ndarray | None:
+        """int16 [length, L, k]. The experts that a slot's cache has, leftovers included; None if it records none."""
+        return None if self.routes is None else jax.device_get(self.routes(state, np.int32(slot)))
 
     def init_state(self, size: int, params: Params) -> State:
         """The State of `size` empty slots."""

@@ -91,6 +91,9 @@ class Completion(NamedTuple):
       raw_log_probs: float32 [n].
       reason: "eos", "stop" (a stop id or string), "length" or "aborted".
       versions: int32 [n]. Version of the policy that drew each token, as Engine.step was told; None if it is not known.
+      routes: int16 [p + n, L, k]. Experts that ran in each layer when a token of prompt or completion was last read, so
+        those of the policy that drew the next token, unless the cache was computed anew since; -1 of the last token.
+        None if the engine's model does not record them, or the row was aborted.
     """
 
     request: Request
@@ -99,6 +102,7 @@ class Completion(NamedTuple):
     raw_log_probs: np.ndarray
     reason: str
     versions: np.ndarray | None = None
+    routes: np.ndarray | None = None
 
     def resumed(self) -> Request:
         """The request that continues from here; its result is that of an uninterrupted one."""
@@ -165,7 +169,7 @@ def as_rollout(
 ) -> Rollout:
     """The Rollout (numpy) of the B x G completions of `tokens` [B, P], in the order of requests_of.
 
-    An aborted row is neither finished nor truncated.
+    An aborted row is neither finished nor truncated. The batch has routes if completions do.
 
     Args:
       completions: B x G, those of a prompt side by side.
@@ -194,11 +198,37 @@ def as_rollout(
         tokens=np.concatenate([np.repeat(tokens, group_size, axis=0), out], axis=1).astype(np.int32),
         positions=positions.astype(np.int32),
         segment_ids=real.astype(np.int32),
+        routes=routes_in([completion.routes for completion in completions], real),
     )
     finished = np.array([completion.reason in ENDED for completion in completions])
     truncated = np.array([completion.reason == "length" for completion in completions])
     versions = versions_of(completions, completion_length) if with_versions else None
     return Rollout(batch, completion_mask, sampled, raw, finished, truncated, versions=versions)
+
+
+def routes_in(rows: Sequence[np.ndarray | None], real: np.ndarray) -> np.ndarray | None:
+    """int16 [B, T, L, k]: the recorded experts of each row's tokens, -1 in padding and of rows that have none.
+
+    Args:
+      rows: int16 [n, L, k] each, n the row's real tokens; or None.
+      real: bool [B, T].
+
+    Returns:
+      None if no row has any.
+
+    Raises:
+      ValueError: if a row has experts of another number of tokens.
+    """
+    known = [routes for routes in rows if routes is not None]
+    if not known:
+        return None
+    found = np.full((*real.shape, *known[0].shape[1:]), -1, np.int16)
+    for row, (routes, where) in enumerate(zip(rows, real, strict=True)):
+        if routes is not None:
+            if len(routes) != where.sum():
+                raise ValueError(f"row {row} has the experts of {len(routes)} tokens, and {where.sum()} tokens")
+            found[row, where] = routes
+    return found
 
 
 def versions_of(completions: Sequence[Completion], completion_length: int) -> np.ndarray:

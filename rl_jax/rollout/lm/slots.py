@@ -23,6 +23,8 @@ class Slots:
       stop_width: the engine's.
       key_data: the words of any key, for empty slots.
       decode_text: the engine's.
+      routes_of: slot -> int16 [S, L, k], the experts that its cache has recorded, before other rows enter it; None if
+        caches do not record them.
     """
 
     def __init__(
@@ -33,8 +35,9 @@ class Slots:
         stop_width: int,
         key_data: np.ndarray,
         decode_text: Callable[[Sequence[int]], str] | None,
+        routes_of: Callable[[int], np.ndarray] | None = None,
     ):
-        self._eos_ids, self._decode_text = eos_ids, decode_text
+        self._eos_ids, self._decode_text, self._routes_of = eos_ids, decode_text, routes_of
         self._empty = lambda size: empty_rows(size, stop_width, key_data)
         self.rows = self._empty(size)
         self.requests: list[Request | None] = [None] * size
@@ -124,12 +127,20 @@ class Slots:
         columns = (np.concatenate(column)[:cut] for column in zip(*self._parts[slot], strict=True))
         request = self.requests[slot]
         completion = Completion(request, *columns, reason, np.concatenate(self._versions[slot])[:cut])
+        if self._routes_of is not None and reason != "aborted":  # what goes on after an abort is computed anew
+            completion = completion._replace(routes=self._routes(slot, len(request.prompt) + len(completion.tokens)))
         self.rows.live[slot] = False
         if request.hold and reason == "eos":
             known = np.concatenate([request.prompt, completion.tokens]).astype(np.int32)
             self.held[request.index] = (slot, known)
         self.requests[slot], self._parts[slot], self._versions[slot] = None, [], []
         return completion
+
+    def _routes(self, slot: int, count: int) -> np.ndarray:
+        """int16 [count, L, k]: the experts of a row's tokens, -1 of the last one, which need not have been read."""
+        routes = self._routes_of(slot)[:count].copy()
+        routes[-1] = -1
+        return routes
 
     def resize(self, order: np.ndarray, size: int) -> None:
         """Slot i becomes the former order[i]; of the `size` slots, those after `order` are empty."""
