@@ -54,6 +54,7 @@ CONTROL = {
     "network.enumerated": "One network that reads each combined action, instead of an output for each.",
     "network.denoising_steps": "expo: denoising steps of the cloned policy.",
     "algorithm.base": "Frozen policy to correct (experiments.parts.residual_bases), and the scale of the correction.",
+    "algorithm.imitation": "Discriminator that pays the draws (rl_jax.control.adversaries), and the demonstrations.",
     "algorithm.intervention": "Somebody who takes over where the policy goes wrong (rl_jax.envs.worlds.docking).",
     "algorithm.method": "Off-policy method (rl_jax.control.replay_methods).",
     "algorithm.mixer": "value_decomposition: the team's value of its agents' (rl_jax.models.agents.mixers).",

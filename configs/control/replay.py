@@ -9,7 +9,8 @@ Arguments: an environment, `cartpole`, `pendulum`, `breakout` (MinAtar); or a pr
 target, the default), `dueling`, `n_step`, `prioritized`, `c51`, `qr_dqn`, `rainbow` (all of these with c51),
 `discrete_sac`; of numbers: `ddpg`, `td3`, `sac` (the default), `redq`, `srl` (four actions per decision), `held_sac`
 (its comparison), and in `docking` `residual` (a correction of a cloned policy), `residual_fixed` (of a
-controller), `hil_serl` (somebody intervenes), `expo` (edits of a cloned diffusion policy). `smoke` (seconds, for CI).
+controller), `hil_serl` (somebody intervenes), `expo` (edits of a cloned diffusion policy), `liayn`
+(imitation). `smoke` (seconds, for CI).
 """
 
 import math
@@ -210,10 +211,22 @@ METHODS["expo"] = dict(
     train=dict(actor_every=4),
     eval=dict(greedy=False),  # the policy is its samples
 )
+# arXiv 2006.16785 (LIAYN): TD3 whose rewards are a discriminator's, of the newest one at each draw; n = 10. The
+# demonstrator is docking's controller without its error, and the environment's rewards are for the reports only.
+METHODS["liayn"] = dict(
+    network=dict(members=2, layer_norm=True),
+    algorithm=dict(
+        method=dict(fn="td3"),
+        # demos: episodes.jsonl of a run, its last `last` episodes; "": so many of the controller's, made here.
+        imitation=dict(fn="discriminator", demos="", last=1, episodes=16, penalty_coef=10.0, steps=8),
+        n_step=10,
+    ),
+    train=dict(actor_every=2),
+)
 # What they need is written for it alone.
 IN_DOCKING = {name: "corrects the controller" for name in ("residual", "residual_fixed")}
 IN_DOCKING |= {"hil_serl": "is helped by the controller"}
-IN_DOCKING["expo"] = "is shown the controller"
+IN_DOCKING |= {"expo": "is shown the controller", "liayn": "imitates the controller"}
 OF_NUMBERS = (*IN_DOCKING, "ddpg", "td3", "sac", "srl", "held_sac", "redq")
 # The range of discounted returns, for c51 and rainbow.
 RANGES = {"cartpole": (0.0, 100.0), "breakout": (0.0, 30.0), "matching": (-1.0, 1.0), "corridor": (0.0, 1.0)}

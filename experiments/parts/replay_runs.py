@@ -10,6 +10,7 @@ import numpy as np
 import optax
 
 from experiments.parts import residual_bases
+from experiments.parts.adversaries import make_adversary
 from experiments.parts.control_agents import build_team
 from experiments.parts.control_runs import judge
 from experiments.parts.control_setup import load_env, num_updates, settings_of, with_values
@@ -271,6 +272,7 @@ def make_replay_run(config, *, parts: int = 1, axis_name: str | None = None) -> 
             num_steps=config.sample.num_steps,
             axis_name=axis_name,
             intervention=built.intervention,
+            adversary=make_adversary(groups["algorithm"], env, axis_name),
         )
         return built, *functions
 
