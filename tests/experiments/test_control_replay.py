@@ -261,3 +261,19 @@ def test_words_that_do_not_go_together():
         configs.get_config("aim,residual")
     with pytest.raises(ValueError, match="this config is for python -m experiments.control_ppo"):
         control_replay.run(small(program="control_ppo"), pathlib.Path("unused"))
+
+
+@pytest.mark.parametrize("words", ["residual", "liayn"])
+def test_demonstrations_that_do_not_fit(words, tmp_path):
+    """Only docking has a controller to show; a file's episodes must be of the environment's sizes."""
+    config = configs.get_config(f"{words},smoke")
+    group = config.algorithm["base" if words == "residual" else "imitation"]
+    (tmp_path / "episodes.jsonl").write_text('{"observations": {"values": [[0, 0], [1, 1]]}, "actions": [[0.5]]}\n')
+    for place, demos, said in (
+        ("probes/aim", "", "only docking has a controller"),
+        (config.env.name, "episodes", "of a step"),
+    ):
+        group.demos = str(tmp_path / f"{demos}.jsonl") if demos else ""
+        config.env.name = place
+        with pytest.raises(ValueError, match=said):
+            replay_runs.make_replay_run(config)
