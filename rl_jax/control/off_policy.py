@@ -83,28 +83,7 @@ def make_replay_update(
         """(params, slow copies) as the method's pytrees."""
         return opened(train.params), opened(train.trackers["slow"])
 
-    def init(key: chex.PRNGKey) -> ReplayState:
-        params_key, worlds_key, train_key, warmup_key = jax.random.split(key, 4)
-        train = _first(method, optimizers, params_key, train_key)
-        if adversary is not None:
-            first = adversary.init(jax.random.fold_in(params_key, 1))
-            train = train._replace(trackers=train.trackers | {"adversary": first})
-        # No environment's number: split(key, B)[b] is fold_in(key, b). envs.starts and envs.objectives have the others.
-        memory_key = jax.random.fold_in(own_key(worlds_key, axis_name), 2**31 - 3)
-        memory = first_memory(method, memory_key, env.num_envs)
-        worlds = start(env, own_key(worlds_key, axis_name), memory)
-        warmup_key, kept_key = jax.random.split(own_key(warmup_key, axis_name))
-        if settings.kept:
-            untrained = *both(train), worlds, kept_key, jnp.float32(0.0), settings.kept
-            worlds, rows, _, _ = gathered(*untrained, helped="always")
-            kept = _holding(rows, settings._replace(slots=settings.kept))
-            train = train._replace(trackers=train.trackers | {"kept": kept})
-        keys = warmup_key, jnp.float32(1.0)
-        worlds, rows, taken, _ = gathered(*both(train), worlds, *keys, settings.warmup)
-        if intervention is not None:
-            flags = interventions.write(jnp.zeros((len(taken), settings.slots)), jnp.int32(0), taken)
-            train = train._replace(trackers=train.trackers | {"taken": flags})
-        return ReplayState(train, worlds, _holding(rows, settings), jnp.int32(settings.warmup), jnp.int32(0))
+    init = _make_init(method, env, settings, optimizers, gathered, opened, axis_name, intervention, adversary)
 
     def update(state: ReplayState):
         key = own_key(jax.random.fold_in(state.train.rng, state.updates), axis_name)
@@ -154,6 +133,49 @@ def make_acting(method: OffPolicy, intervention: Callable | None = None) -> Call
         return policy
 
     return acting
+
+
+def _make_init(
+    method: OffPolicy,
+    env,
+    settings: ReplaySettings,
+    optimizers: dict[str, optax.GradientTransformation],
+    gathered: Callable,
+    opened: Callable,
+    axis_name,
+    intervention: Callable | None,
+    adversary: Adversary | None,
+) -> Callable:
+    """(key) -> ReplayState at the start of a run, with its warm-up; arguments as at make_replay_update."""
+
+    def both(train: TrainState):
+        """(params, slow copies) as the method's pytrees."""
+        return opened(train.params), opened(train.trackers["slow"])
+
+    def init(key: chex.PRNGKey) -> ReplayState:
+        params_key, worlds_key, train_key, warmup_key = jax.random.split(key, 4)
+        train = _first(method, optimizers, params_key, train_key)
+        if adversary is not None:
+            first = adversary.init(jax.random.fold_in(params_key, 1))
+            train = train._replace(trackers=train.trackers | {"adversary": first})
+        # No environment's number: split(key, B)[b] is fold_in(key, b). envs.starts and envs.objectives have the others.
+        memory_key = jax.random.fold_in(own_key(worlds_key, axis_name), 2**31 - 3)
+        memory = first_memory(method, memory_key, env.num_envs)
+        worlds = start(env, own_key(worlds_key, axis_name), memory)
+        warmup_key, kept_key = jax.random.split(own_key(warmup_key, axis_name))
+        if settings.kept:
+            untrained = *both(train), worlds, kept_key, jnp.float32(0.0), settings.kept
+            worlds, rows, _, _ = gathered(*untrained, helped="always")
+            kept = _holding(rows, settings._replace(slots=settings.kept))
+            train = train._replace(trackers=train.trackers | {"kept": kept})
+        keys = warmup_key, jnp.float32(1.0)
+        worlds, rows, taken, _ = gathered(*both(train), worlds, *keys, settings.warmup)
+        if intervention is not None:
+            flags = interventions.write(jnp.zeros((len(taken), settings.slots)), jnp.int32(0), taken)
+            train = train._replace(trackers=train.trackers | {"taken": flags})
+        return ReplayState(train, worlds, _holding(rows, settings), jnp.int32(settings.warmup), jnp.int32(0))
+
+    return init
 
 
 def _make_judged(settings: ReplaySettings, adversary: Adversary | None, axis_name) -> Callable:
