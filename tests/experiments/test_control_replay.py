@@ -77,7 +77,7 @@ def test_sac_shortens_the_pulse_from_every_seed():
 def test_a_correction_of_a_cloned_policy_beats_it_and_leaves_it_as_it_was():
     """ResFiT in docking: the controller beside the goal has -7.9, and so its clone; without its bias it has -1.5."""
     config = configs.get_config("residual")
-    config.num_seeds, config.network.members, config.replay.batch_size, updates = 2, 2, 64, 250
+    config.num_seeds, config.network.members, config.replay.batch_size, updates = 2, 2, 64, 150
     config.network.hidden = (32, 32)
     config.train.update(gradient_steps=4, total_steps=updates * config.sample.num_envs * config.sample.num_steps)
     config.log_every = config.checkpoint.every = updates
