@@ -8,8 +8,9 @@ Arguments: an environment, `cartpole`, `pendulum`, `breakout` (MinAtar); or a pr
 `laser` (a pulse to shorten), `restless` (coupled arms), `docking`. A method, of choices: `dqn` (with a double
 target, the default), `dueling`, `n_step`, `prioritized`, `c51`, `qr_dqn`, `rainbow` (all of these with c51),
 `discrete_sac`; of numbers: `ddpg`, `td3`, `sac` (the default), `redq`, `srl` (four actions per decision), `held_sac`
-(its comparison), and in `docking` `residual` (a correction of a fixed policy), `hil_serl` (somebody intervenes), `expo`
-(edits of a cloned diffusion policy). `smoke` (seconds, for CI).
+(its comparison), and in `docking` `residual` (a correction of a cloned policy), `residual_fixed` (of a
+controller), `hil_serl` (somebody intervenes), `expo` (edits of a cloned diffusion policy), `liayn`
+(imitation). `smoke` (seconds, for CI).
 """
 
 import math
@@ -165,20 +166,26 @@ METHODS = {
         train=dict(gradient_steps=20, actor_every=20),
     ),
 }
-# arXiv 2509.19301 (ResFiT): a correction of a fixed policy, from 10 critics with LayerNorm, n = 3; at random around the
-# fixed policy at first. The scale is larger than the paper's .1 to .2: the controller's error needs .6. The controller
-# alone has -7.9, without its bias -1.5. With networks of 32 units and 4 critics two seeds had -17 and -14 after 1,600
-# steps, -2.8 and -2.5 after 4,000.
+# arXiv 2509.19301 (ResFiT): a correction of a frozen policy that was cloned from demonstrations, from 10 critics with
+# LayerNorm, n = 3; at random around the base at first. Here the demonstrator is a controller with an error. The scale
+# is larger than the paper's .1 to .2: the controller's error needs .6. The controller alone has -7.9,
+# without its bias -1.5. With the controller as base, networks of 32 units and 4 critics, two seeds had -17 and -14
+# after 1,600 steps, -2.8 and -2.5 after 4,000.
 METHODS["residual"] = dict(
-    replay=dict(kept=1024),  # of the fixed policy alone, as its demonstrations: half of each batch
+    replay=dict(kept=1024),  # of the base alone, as the demonstrations: half of each batch
     network=dict(members=10, layer_norm=True),
     algorithm=dict(
         method=dict(fn="td3", subset=2, reads="mean"),
-        base=dict(fn="biased_pd", bias=0.3, scale=0.8),
+        # demos: episodes.jsonl of a run, its last `last` episodes; "": so many of the controller's, made here.
+        base=dict(fn="cloned", demos="", last=1, episodes=16, bias=0.3, scale=0.8),
         n_step=3,
         noise=dict(acting=0.05, target=0.05, target_clip=0.1),
     ),
     train=dict(actor_every=4),
+)
+# Its comparison: the controller itself in the base's place.
+METHODS["residual_fixed"] = METHODS["residual"] | dict(
+    algorithm=METHODS["residual"]["algorithm"] | dict(base=dict(fn="biased_pd", bias=0.3, scale=0.8)),
 )
 # arXiv 2410.21845 (HIL-SERL): somebody takes over, and their steps are drawn like the demonstrations; RLPD's SAC. A
 # gripper's own critic and the classifier of images, which pays 1 at the goal, are not here: the environment pays.
@@ -204,9 +211,22 @@ METHODS["expo"] = dict(
     train=dict(actor_every=4),
     eval=dict(greedy=False),  # the policy is its samples
 )
+# arXiv 2006.16785 (LIAYN): TD3 whose rewards are a discriminator's, of the newest one at each draw; n = 10. The
+# demonstrator is docking's controller without its error, and the environment's rewards are for the reports only.
+METHODS["liayn"] = dict(
+    network=dict(members=2, layer_norm=True),
+    algorithm=dict(
+        method=dict(fn="td3"),
+        # demos: episodes.jsonl of a run, its last `last` episodes; "": so many of the controller's, made here.
+        imitation=dict(fn="discriminator", demos="", last=1, episodes=16, penalty_coef=10.0, steps=8),
+        n_step=10,
+    ),
+    train=dict(actor_every=2),
+)
 # What they need is written for it alone.
-IN_DOCKING = {"residual": "corrects the controller", "hil_serl": "is helped by the controller"}
-IN_DOCKING["expo"] = "is shown the controller"
+IN_DOCKING = {name: "corrects the controller" for name in ("residual", "residual_fixed")}
+IN_DOCKING |= {"hil_serl": "is helped by the controller"}
+IN_DOCKING |= {"expo": "is shown the controller", "liayn": "imitates the controller"}
 OF_NUMBERS = (*IN_DOCKING, "ddpg", "td3", "sac", "srl", "held_sac", "redq")
 # The range of discounted returns, for c51 and rainbow.
 RANGES = {"cartpole": (0.0, 100.0), "breakout": (0.0, 30.0), "matching": (-1.0, 1.0), "corridor": (0.0, 1.0)}

@@ -9,6 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from experiments.parts import residual_bases
+from experiments.parts.adversaries import make_adversary
 from experiments.parts.control_agents import build_team
 from experiments.parts.control_runs import judge
 from experiments.parts.control_setup import load_env, num_updates, settings_of, with_values
@@ -148,8 +150,9 @@ def _actor_of_numbers(algorithm: dict[str, Any], shape: tuple[int, ...], bounds,
         raise ValueError(f"algorithm.base corrects a policy by td3, not by {algorithm['method']['fn']}")
     scale = base["scale"]
     law = exploration.residual(*bounds, scale=scale, std=noise["acting"])
-    fixed = bind({name: value for name, value in base.items() if name != "scale"}, docking)
-    actor = value_networks.make_residual_actor(shape, law, fixed, **layers)
+    known = dict(observation_shape=shape, low=bounds[0], high=bounds[1])
+    corrected = bind({name: value for name, value in base.items() if name != "scale"}, residual_bases, **known)()
+    actor = value_networks.make_residual_actor(shape, law, corrected, **layers)
 
     def around(outputs: jax.Array, random: jax.Array) -> jax.Array:
         return jnp.clip(outputs[..., : random.shape[-1]] + scale * random, -1.0, 1.0)
@@ -269,6 +272,7 @@ def make_replay_run(config, *, parts: int = 1, axis_name: str | None = None) -> 
             num_steps=config.sample.num_steps,
             axis_name=axis_name,
             intervention=built.intervention,
+            adversary=make_adversary(groups["algorithm"], env, axis_name),
         )
         return built, *functions
 

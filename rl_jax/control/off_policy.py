@@ -22,8 +22,9 @@ import optax
 from jax.flatten_util import ravel_pytree
 
 from rl_jax.control import interventions
+from rl_jax.control.adversaries import Adversary
 from rl_jax.control.replay import Replay, add, empty
-from rl_jax.control.replay_learning import make_learner
+from rl_jax.control.replay_learning import make_draws, make_learner
 from rl_jax.control.replay_types import OffPolicy, ReplaySettings, ReplayState, check, first_memory, opener
 from rl_jax.control.transitions import Transitions
 from rl_jax.control.update import own_key
@@ -43,6 +44,7 @@ def make_replay_update(
     axis_name=None,
     learn_from: Callable | None = None,
     intervention: Callable | None = None,
+    adversary: Adversary | None = None,
 ) -> tuple[Callable, Callable, Callable]:
     """Builds the pure functions of a training run from replay.
 
@@ -59,6 +61,7 @@ def make_replay_update(
       learn_from: (state, key) -> ReplayBatch, instead of a draw from the replay alone.
       intervention: observations [B, ...] -> (the expert's actions [B, D] as the distribution stores them, bool [B]
         whether it takes over). The distribution is then one of models.agents.exploration.intervened.
+      adversary: learns on a draw before the method's steps, and pays every draw instead of the environment.
 
     Returns:
       (init, update, policy_of), see update.make_update; init(key) -> ReplayState.
@@ -67,8 +70,11 @@ def make_replay_update(
       ValueError: if numbers do not divide.
     """
     check(settings, num_steps, method, intervening=intervention is not None)
+    if adversary is not None and (intervention is not None or learn_from is not None):
+        raise ValueError("an adversary pays draws from the replay alone: no intervention, no learn_from")
     opened = opener(method)
-    learn = make_learner(method, settings, optimizers, axis_name=axis_name, learn_from=learn_from)
+    learn = make_learner(method, settings, optimizers, axis_name=axis_name, learn_from=learn_from, adversary=adversary)
+    judged = _make_judged(settings, adversary, axis_name)
 
     acting = make_acting(method, intervention)
     gathered = _make_gathered(acting, distribution, env, intervention is not None)
@@ -77,25 +83,7 @@ def make_replay_update(
         """(params, slow copies) as the method's pytrees."""
         return opened(train.params), opened(train.trackers["slow"])
 
-    def init(key: chex.PRNGKey) -> ReplayState:
-        params_key, worlds_key, train_key, warmup_key = jax.random.split(key, 4)
-        train = _first(method, optimizers, params_key, train_key)
-        # No environment's number: split(key, B)[b] is fold_in(key, b). envs.starts and envs.objectives have the others.
-        memory_key = jax.random.fold_in(own_key(worlds_key, axis_name), 2**31 - 3)
-        memory = first_memory(method, memory_key, env.num_envs)
-        worlds = start(env, own_key(worlds_key, axis_name), memory)
-        warmup_key, kept_key = jax.random.split(own_key(warmup_key, axis_name))
-        if settings.kept:
-            untrained = *both(train), worlds, kept_key, jnp.float32(0.0), settings.kept
-            worlds, rows, _, _ = gathered(*untrained, helped="always")
-            kept = _holding(rows, settings._replace(slots=settings.kept))
-            train = train._replace(trackers=train.trackers | {"kept": kept})
-        keys = warmup_key, jnp.float32(1.0)
-        worlds, rows, taken, _ = gathered(*both(train), worlds, *keys, settings.warmup)
-        if intervention is not None:
-            flags = interventions.write(jnp.zeros((len(taken), settings.slots)), jnp.int32(0), taken)
-            train = train._replace(trackers=train.trackers | {"taken": flags})
-        return ReplayState(train, worlds, _holding(rows, settings), jnp.int32(settings.warmup), jnp.int32(0))
+    init = _make_init(method, env, settings, optimizers, gathered, opened, axis_name, intervention, adversary)
 
     def update(state: ReplayState):
         key = own_key(jax.random.fold_in(state.train.rng, state.updates), axis_name)
@@ -108,8 +96,9 @@ def make_replay_update(
             metrics["intervention/share"] = Mean(jnp.sum(taken), jnp.float32(taken.size))
         replay = add(state.replay, state.written, rows)
         state = state._replace(worlds=worlds, replay=replay, written=state.written + num_steps)
+        state, found = judged(state, jax.random.fold_in(learn_key, 1))
         state, learned = learn(state, learn_key)
-        metrics |= learned
+        metrics |= learned | found
         metrics["nonfinite/skipped"] = Max(state.train.skipped.astype(jnp.float32))
         metrics["explore/share"] = Mean(jnp.asarray(share, jnp.float32), jnp.float32(1.0))
         return state._replace(updates=state.updates + 1), metrics
@@ -144,6 +133,64 @@ def make_acting(method: OffPolicy, intervention: Callable | None = None) -> Call
         return policy
 
     return acting
+
+
+def _make_init(
+    method: OffPolicy,
+    env,
+    settings: ReplaySettings,
+    optimizers: dict[str, optax.GradientTransformation],
+    gathered: Callable,
+    opened: Callable,
+    axis_name,
+    intervention: Callable | None,
+    adversary: Adversary | None,
+) -> Callable:
+    """(key) -> ReplayState at the start of a run, with its warm-up; arguments as at make_replay_update."""
+
+    def both(train: TrainState):
+        """(params, slow copies) as the method's pytrees."""
+        return opened(train.params), opened(train.trackers["slow"])
+
+    def init(key: chex.PRNGKey) -> ReplayState:
+        params_key, worlds_key, train_key, warmup_key = jax.random.split(key, 4)
+        train = _first(method, optimizers, params_key, train_key)
+        if adversary is not None:
+            first = adversary.init(jax.random.fold_in(params_key, 1))
+            train = train._replace(trackers=train.trackers | {"adversary": first})
+        # No environment's number: split(key, B)[b] is fold_in(key, b). envs.starts and envs.objectives have the others.
+        memory_key = jax.random.fold_in(own_key(worlds_key, axis_name), 2**31 - 3)
+        memory = first_memory(method, memory_key, env.num_envs)
+        worlds = start(env, own_key(worlds_key, axis_name), memory)
+        warmup_key, kept_key = jax.random.split(own_key(warmup_key, axis_name))
+        if settings.kept:
+            untrained = *both(train), worlds, kept_key, jnp.float32(0.0), settings.kept
+            worlds, rows, _, _ = gathered(*untrained, helped="always")
+            kept = _holding(rows, settings._replace(slots=settings.kept))
+            train = train._replace(trackers=train.trackers | {"kept": kept})
+        keys = warmup_key, jnp.float32(1.0)
+        worlds, rows, taken, _ = gathered(*both(train), worlds, *keys, settings.warmup)
+        if intervention is not None:
+            flags = interventions.write(jnp.zeros((len(taken), settings.slots)), jnp.int32(0), taken)
+            train = train._replace(trackers=train.trackers | {"taken": flags})
+        return ReplayState(train, worlds, _holding(rows, settings), jnp.int32(settings.warmup), jnp.int32(0))
+
+    return init
+
+
+def _make_judged(settings: ReplaySettings, adversary: Adversary | None, axis_name) -> Callable:
+    """(state, key) -> (state after the adversary's steps on a draw, {name: Mean}); nothing without one."""
+    if adversary is None:
+        return lambda state, key: (state, {})
+    draws = make_draws(settings._replace(steps=1), axis_name, adversary)
+
+    def judged(state: ReplayState, key: chex.PRNGKey):
+        steps, trackers = draws(state, key).steps, state.train.trackers
+        moved, found = adversary.fit(trackers["adversary"], steps.observations, steps.actions)
+        state = state._replace(train=state.train._replace(trackers=trackers | {"adversary": moved}))
+        return state, {name: Mean(x, jnp.float32(1.0)) for name, x in found.items()}
+
+    return judged
 
 
 def _make_gathered(acting: Callable, distribution, env, intervening: bool) -> Callable:

@@ -5,6 +5,7 @@ the state. A ring has R slots for each of B environments; successive slots of an
 sums over n steps are made when a batch is drawn.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import chex
@@ -107,6 +108,7 @@ def draw(
     steps: int = 1,
     priority: Priority = UNIFORM,
     axis_name=None,
+    pay: Callable | None = None,
 ) -> ReplayBatch:
     """N = size draws with replacement.
 
@@ -125,6 +127,7 @@ def draw(
       steps: n. The newest n - 1 steps of each environment start no draw.
       priority: as at `empty`.
       axis_name: mapped axis over which the environments are spread; each part draws from its own.
+      pay: (observations [M, ...], actions [M, ...]) -> rewards [M] in the place of the stored ones.
     """
     envs, slots = replay.rows.rewards.shape
     held = jnp.minimum(written, slots)
@@ -149,12 +152,12 @@ def draw(
         weights = weights / (largest if axis_name is None else jax.lax.pmax(largest, axis_name))
     places = jnp.stack([env, slot], axis=1).astype(jnp.int32)
     if steps == 1:
-        found = jax.tree.map(lambda x: x[env, slot], replay.rows)
+        found = _paid(jax.tree.map(lambda x: x[env, slot], replay.rows), pay)
         discounts = jnp.where(found.terminated, 0.0, discount)
         return ReplayBatch(found, discounts, weights, places)
     window = (slot[:, None] + jnp.arange(steps)[None, :]) % slots
-    of = {name: getattr(replay.rows, name)[env[:, None], window] for name in ("rewards", "terminated", "truncated")}
-    total, discounts, last = sum_steps(of["rewards"], of["terminated"], of["truncated"], discount)
+    of = _paid(jax.tree.map(lambda x: x[env[:, None], window], replay.rows), pay)
+    total, discounts, last = sum_steps(of.rewards, of.terminated, of.truncated, discount)
     end = (slot + last) % slots
     rows = replay.rows
     found = Transitions(
@@ -166,6 +169,15 @@ def draw(
         truncated=rows.truncated[env, end],
     )
     return ReplayBatch(found, discounts, weights, places)
+
+
+def _paid(rows: Transitions, pay: Callable | None) -> Transitions:
+    """The rows [N] or [N, n] with the rewards of `pay`, if there is one."""
+    if pay is None:
+        return rows
+    shape = rows.rewards.shape
+    observations, actions = (x.reshape(-1, *x.shape[len(shape) :]) for x in (rows.observations, rows.actions))
+    return rows._replace(rewards=pay(observations, actions).reshape(shape))
 
 
 def with_priorities(replay: Replay, places: chex.Array, errors: chex.Array, priority: Priority) -> Replay:

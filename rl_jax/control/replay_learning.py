@@ -1,5 +1,6 @@
 """The gradient steps of an update from replay: those of the critics, of the actor, and the slow copies."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -8,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from rl_jax.control.adversaries import Adversary
 from rl_jax.control.interventions import draw_shown
 from rl_jax.control.replay import ReplayBatch, draw, join, with_priorities
 from rl_jax.control.replay_types import OffPolicy, ReplaySettings, ReplayState, opener
@@ -22,6 +24,7 @@ def make_learner(
     *,
     axis_name=None,
     learn_from: Callable | None = None,
+    adversary: Adversary | None = None,
 ) -> Callable:
     """Builds the learning part of an update: (state, key) -> (state, {name: Mean}), G gradient steps.
 
@@ -31,12 +34,13 @@ def make_learner(
       optimizers: group of params -> optax transformation.
       axis_name: mapped axis over which gradients are summed; draws are each part's own.
       learn_from: (state, key) -> ReplayBatch, instead of a draw from the replay alone.
+      adversary: whose rewards, of its newest state, are those of the draws.
     """
     opened = opener(method)
     turns, per_turn = _turns(settings, method)
     common = dict(opened=opened, optimizers=optimizers, settings=settings, axis_name=axis_name)
 
-    next_batch = learn_from or _make_draws(settings, axis_name)
+    next_batch = learn_from or make_draws(settings, axis_name, adversary)
 
     def critic_step(state: ReplayState, key: chex.PRNGKey):
         draw_key, loss_key = jax.random.split(key)
@@ -93,13 +97,21 @@ def make_learner(
     return learn
 
 
-def _make_draws(settings: ReplaySettings, axis_name) -> Callable:
-    """(state, key) -> ReplayBatch: of the replay, or half of it and half of what is kept."""
+def make_draws(settings: ReplaySettings, axis_name, adversary: Adversary | None = None) -> Callable:
+    """(state, key) -> ReplayBatch: of the replay, or half of it and half of what is kept.
+
+    Args:
+      settings: the numbers.
+      axis_name: mapped axis over which the environments are spread.
+      adversary: as at make_learner.
+    """
 
     def draws(state: ReplayState, key: chex.PRNGKey) -> ReplayBatch:
         options = dict(
             discount=settings.discount, steps=settings.steps, priority=settings.priority, axis_name=axis_name
         )
+        if adversary is not None:
+            options["pay"] = functools.partial(adversary.pay, state.train.trackers["adversary"])
         if not settings.kept:
             return draw(state.replay, state.written, key, settings.batch_size, **options)
         own_key, kept_key = jax.random.split(key)

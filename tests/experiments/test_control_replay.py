@@ -13,7 +13,7 @@ from configs.control import replay as configs
 from experiments import control_replay
 from experiments.parts import control_runs, control_setup, replay_runs
 from rl_jax.control import replay_types
-from rl_jax.envs.worlds import docking, restless
+from rl_jax.envs.worlds import restless
 from rl_jax.training import checkpoint
 from tests.experiments.one_program import one_program  # noqa: F401  a fixture
 from tests.experiments.small import StopAfter, kept_signals  # noqa: F401  a fixture
@@ -74,25 +74,50 @@ def test_sac_shortens_the_pulse_from_every_seed():
 
 
 @pytest.mark.slow
-def test_a_correction_of_a_fixed_policy_beats_it():
-    """ResFiT in docking: the controller beside the goal has -7.9, without its bias -1.5."""
+def test_a_correction_of_a_cloned_policy_beats_it_and_leaves_it_as_it_was():
+    """ResFiT in docking: the controller beside the goal has -7.9, and so its clone; without its bias it has -1.5."""
     config = configs.get_config("residual")
-    config.num_seeds, config.network.members, config.replay.batch_size, updates = 1, 2, 64, 250
+    config.num_seeds, config.network.members, config.replay.batch_size, updates = 2, 2, 64, 150
     config.network.hidden = (32, 32)
     config.train.update(gradient_steps=4, total_steps=updates * config.sample.num_envs * config.sample.num_steps)
     config.log_every = config.checkpoint.every = updates
-    init, advance, _ = replay_runs.make_replay_run(config)
-    start = jax.random.uniform(jax.random.key(0), (256, 2), minval=-1.0, maxval=1.0)
-    place, velocity, base = np.asarray(start), np.zeros((256, 2)), 0.0
-    for _ in range(config.eval.max_steps):
-        action = np.asarray(docking.biased_pd(np.concatenate([place, velocity], axis=1), bias=0.3))
-        velocity = 0.8 * velocity + 0.2 * action
+    init, advance, params_of = replay_runs.make_replay_run(config)
+
+    def run(key):
+        first = init(key, {})
+        last, metrics = advance(first, {}, updates)
+        slow = last.train.trackers["slow"] | {"critic": last.train.params["critic"]}
+        slow = last._replace(train=last.train._replace(params=slow))
+        return *(params_of(state)["actor"] for state in (first, last, slow)), metrics["eval/return"]
+
+    keys, _ = control_setup.runs_of(config)
+    first, last, slow, found = jax.jit(lambda keys: jax.lax.map(run, keys), compiler_options=QUICK)(keys)
+    for trained in (last, slow):
+        jax.tree.map(np.testing.assert_array_equal, first["base"], trained["base"])
+    assert np.abs(first["base"]["head"]["kernel"][0] - first["base"]["head"]["kernel"][1]).max() > 0.01
+    start = np.asarray(jax.random.uniform(jax.random.key(0), (256, 2), minval=-1.0, maxval=1.0))
+    for seed in range(2):
+        own = jax.tree.map(lambda x, seed=seed: np.asarray(x[seed]), first["base"])
+        base = -_cost(start, lambda seen, own=own: _by_numpy(own, seen))
+        assert -9.0 < base < -6.0 and found[seed] > 0.6 * base, (base, found[seed])
+
+
+def _cost(place: np.ndarray, policy) -> float:
+    """The mean sum of squared distances over 40 steps of docking."""
+    velocity, total = np.zeros(place.shape), 0.0
+    for _ in range(40):
+        velocity = 0.8 * velocity + 0.2 * policy(np.concatenate([place, velocity], axis=1))
         place = place + 0.3 * velocity
-        base -= np.mean(np.sum(place**2, axis=1))
-    (key,), values = control_setup.runs_of(config)
-    run = jax.jit(lambda key: advance(init(key, {}), {}, updates)[1]["eval/return"], compiler_options=QUICK)
-    found = float(run(key))
-    assert -8.5 < base < -7.0 and found > 0.6 * base, (base, found)
+        total += np.mean(np.sum(place**2, axis=1))
+    return total
+
+
+def _by_numpy(params, x: np.ndarray) -> np.ndarray:
+    """The cloned base's actions: relu layers, tanh of the head."""
+    head = params["head"]
+    for layer in (params[name] for name in sorted(params) if name != "head"):
+        x = np.maximum(x @ layer["kernel"] + layer["bias"], 0.0)
+    return np.tanh(x @ head["kernel"] + head["bias"])
 
 
 @pytest.mark.slow
@@ -236,3 +261,19 @@ def test_words_that_do_not_go_together():
         configs.get_config("aim,residual")
     with pytest.raises(ValueError, match="this config is for python -m experiments.control_ppo"):
         control_replay.run(small(program="control_ppo"), pathlib.Path("unused"))
+
+
+@pytest.mark.parametrize("words", ["residual", "liayn"])
+def test_demonstrations_that_do_not_fit(words, tmp_path):
+    """Only docking has a controller to show; a file's episodes must be of the environment's sizes."""
+    config = configs.get_config(f"{words},smoke")
+    group = config.algorithm["base" if words == "residual" else "imitation"]
+    (tmp_path / "episodes.jsonl").write_text('{"observations": {"values": [[0, 0], [1, 1]]}, "actions": [[0.5]]}\n')
+    for place, demos, said in (
+        ("probes/aim", "", "only docking has a controller"),
+        (config.env.name, "episodes", "of a step"),
+    ):
+        group.demos = str(tmp_path / f"{demos}.jsonl") if demos else ""
+        config.env.name = place
+        with pytest.raises(ValueError, match=said):
+            replay_runs.make_replay_run(config)

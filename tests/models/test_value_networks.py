@@ -57,7 +57,8 @@ def test_values_of_combinations_are_those_of_each_alone_and_the_largest_is_found
 def test_a_correction_begins_at_the_fixed_policy_and_stays_within_its_scale():
     base = docking.biased_pd
     law = exploration.residual(-UNIT, UNIT, scale=0.2)
-    actor = value_networks.make_residual_actor((4,), law, base, hidden=(8,))
+    fixed = value_networks.Base(lambda key: {}, lambda params, observations: base(observations))
+    actor = value_networks.make_residual_actor((4,), law, fixed, hidden=(8,))
     params = actor.init(jax.random.key(0))
     np.testing.assert_array_equal(law.mode(actor.apply(params, X)), base(jnp.asarray(X)))
     moved = jax.tree.map(lambda x: x + 1.0, params)

@@ -53,6 +53,37 @@ def discriminator_loss(
     return fit - 0.5 * entropy_coef * entropy
 
 
+def make_objective(
+    score: Callable, *, batch_size: int, labels: tuple[float, float], penalty: float, entropy_coef: float
+) -> Callable:
+    """(own [N, D], expert [M, D]) -> (params, key) -> loss float []: of random rows, with the gradient penalty.
+
+    Args:
+      score: (params, float [N, D]) -> logits float [N].
+      batch_size: rows of each side.
+      labels: the expert's are uniform in this range.
+      penalty: weight of `gradient_penalty` at points between both sides; 0 (a plain number) leaves it out.
+      entropy_coef: see `discriminator_loss`.
+    """
+
+    def of_rows(x: chex.Array, expert: chex.Array) -> Callable:
+        def loss_fn(params, key: chex.PRNGKey) -> chex.Array:
+            keys = jax.random.split(key, 4)
+            own = x[jax.random.randint(keys[0], (batch_size,), 0, len(x))]
+            taught = expert[jax.random.randint(keys[1], (batch_size,), 0, len(expert))]
+            drawn = jax.random.uniform(keys[2], (batch_size,), minval=labels[0], maxval=labels[1])
+            loss = discriminator_loss(score(params, own), score(params, taught), drawn, entropy_coef=entropy_coef)
+            if isinstance(penalty, float) and penalty == 0.0:
+                return loss
+            share = jax.random.uniform(keys[3], (batch_size, 1))
+            between = share * taught + (1.0 - share) * own
+            return loss + penalty * gradient_penalty(lambda point: score(params, point[None])[0], between)
+
+        return loss_fn
+
+    return of_rows
+
+
 def label_range(kind: str, low: float | None, high: float | None) -> tuple[float, float]:
     """The expert's smallest and largest label; None is the published one, 0.7 and 1.2 of liayn, else 1."""
     default = (0.7, 1.2) if kind == "liayn" else (1.0, 1.0)
@@ -96,7 +127,7 @@ def by_discriminator(
     """Pays steps for looking like demonstrated ones.
 
     Source: arXiv 1606.03476 (gail), 1710.11248 (airl), 2006.16785 (liayn: penalty 10, labels from U(0.7, 1.2)).
-    Departs: liayn is off-policy there (TD3, spectral norm); airl's discriminator is f without the policy's log-prob.
+    Departs: liayn is off-policy there: control.adversaries; airl's discriminator is f without the policy's log-prob.
 
     Args:
       observation_size: numbers in an observation.
@@ -129,10 +160,12 @@ def by_discriminator(
     net, optimizer = make_net(expert.shape[1], 1, hidden=hidden), optax.adam(learning_rate)
     smooth = kind == "liayn"
     penalty = (10.0 if smooth else 0.0) if penalty_coef is None else penalty_coef
-    low, high = label_range(kind, label_low, label_high)
+    labels = label_range(kind, label_low, label_high)
 
     def score(params, x: chex.Array) -> chex.Array:
         return net.apply(params, x)[:, 0]
+
+    objective = make_objective(score, batch_size=batch_size, labels=labels, penalty=penalty, entropy_coef=entropy_coef)
 
     def init(key: chex.PRNGKey) -> Judged:
         net_key, key = jax.random.split(key)
@@ -142,20 +175,7 @@ def by_discriminator(
         x = features_of(rows, distribution)
         if observations_only:
             x = jnp.concatenate([flat(rows.observations), flat(rows.next_observations)], axis=1)
-
-        def loss_fn(params, key: chex.PRNGKey) -> chex.Array:
-            keys = jax.random.split(key, 4)
-            own = x[jax.random.randint(keys[0], (batch_size,), 0, len(x))]
-            taught = expert[jax.random.randint(keys[1], (batch_size,), 0, len(expert))]
-            labels = jax.random.uniform(keys[2], (batch_size,), minval=low, maxval=high)
-            loss = discriminator_loss(score(params, own), score(params, taught), labels, entropy_coef=entropy_coef)
-            if isinstance(penalty, float) and penalty == 0.0:
-                return loss
-            share = jax.random.uniform(keys[3], (batch_size, 1))
-            between = share * taught + (1.0 - share) * own
-            return loss + penalty * gradient_penalty(lambda point: score(params, point[None])[0], between)
-
-        learned = descend(loss_fn, state.learned, optimizer, steps=steps, axis_name=axis_name)
+        learned = descend(objective(x, expert), state.learned, optimizer, steps=steps, axis_name=axis_name)
         logits = score(learned.params, x)
         rewards = REWARDS[kind](logits).reshape(rows.rewards.shape) + keep * rows.rewards
         own, taught = jax.nn.sigmoid(logits), jax.nn.sigmoid(score(learned.params, expert))

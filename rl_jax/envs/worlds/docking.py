@@ -45,6 +45,30 @@ def biased_pd(observations: chex.Array, *, bias: float = 0.3) -> chex.Array:
     return jnp.clip(-2.0 * (observations[:, :2] - bias) - 1.5 * observations[:, 2:], -1.0, 1.0)
 
 
+def demonstrations(
+    key: chex.PRNGKey, *, episodes: int = 16, periods: int = 40, bias: float = 0.3
+) -> tuple[chex.Array, chex.Array]:
+    """What `biased_pd` sees and does in whole episodes: (observations float [N, 4], actions [N, 2]), N = episodes T.
+
+    Args:
+      key: for the starts.
+      episodes: their number.
+      periods: T.
+      bias: of biased_pd; 0 is its best.
+    """
+    env = environment(periods=periods)
+    states, observations = jax.vmap(env.reset)(jax.random.split(key, episodes))
+
+    def step(carry, _):
+        states, observations = carry
+        actions = biased_pd(observations, bias=bias)
+        states, found = jax.vmap(env.step, (None, 0, 0))(key, states, actions)  # a step draws nothing
+        return (states, found.observation), (observations, actions)
+
+    seen, actions = jax.lax.scan(step, (states, observations), None, periods)[1]
+    return seen.reshape(-1, 4), actions.reshape(-1, 2)
+
+
 def guide(observations: chex.Array, *, margin: float = 0.0) -> tuple[chex.Array, chex.Array]:
     """Somebody who watches: (the controller's actions without its bias [N, 2], whether they take over, bool [N]).
 

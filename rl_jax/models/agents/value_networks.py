@@ -149,15 +149,27 @@ def make_actor(observation_shape: tuple[int, ...], distribution: Distribution, *
     return Actor(init, apply, distribution)
 
 
-def make_residual_actor(
-    observation_shape: tuple[int, ...], distribution: Distribution, base: Callable, **layers
-) -> Actor:
-    """An Actor that corrects a fixed policy: outputs are (base action, raw correction), 0 at first.
+class Base(NamedTuple):
+    """A policy that another one corrects.
+
+    Attributes:
+      init: (key) -> params; it may clone them from data. {} of a fixed function.
+      apply: (params, observations [N, D]) -> actions [N, A] in [-1, 1].
+    """
+
+    init: Callable
+    apply: Callable
+
+
+def make_residual_actor(observation_shape: tuple[int, ...], distribution: Distribution, base: Base, **layers) -> Actor:
+    """An Actor that corrects a frozen policy: outputs are (base action, raw correction), 0 at first.
+
+    The base's params are the actor's "base", so that a checkpoint holds them; no gradient reaches them.
 
     Args:
       observation_shape: (D,).
       distribution: models.agents.exploration.residual.
-      base: observations [N, D] -> actions [N, A] in [-1, 1]; not trained, and a black box.
+      base: the policy; a black box.
       **layers: as in `make_action_values`, less members.
     """
     size = distribution.num_outputs // 2
@@ -165,10 +177,11 @@ def make_residual_actor(
 
     def init(key: chex.PRNGKey) -> Params:
         params, _ = torso.init(key)
-        return params | {"head": {"kernel": jnp.zeros((torso.size, size)), "bias": jnp.zeros(size)}}
+        head = {"kernel": jnp.zeros((torso.size, size)), "bias": jnp.zeros(size)}
+        return params | {"head": head, "base": base.init(jax.random.fold_in(key, 1))}
 
     def apply(params: Params, observations: chex.Array) -> chex.Array:
-        own = jax.lax.stop_gradient(base(observations))
+        own = jax.lax.stop_gradient(base.apply(params["base"], observations))
         x = torso.apply(params, jnp.concatenate([observations, own], axis=1))
         return jnp.concatenate([own, linear(x, params["head"])], axis=1)
 
