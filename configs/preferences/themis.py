@@ -31,7 +31,7 @@ def get_config(arg: str | None = None):
     config.algorithm.traces.update(coef=0.0 if words & {"plain", "unwritten"} else 2.0)
     if "unobserved" in words:
         config.algorithm.traces.observed = "O"
-    config.rollout.update(completion_length=8 if "plain" in words else 80, prompt_buckets=(8,))
+    config.rollout.update(completion_length=8 if "plain" in words else 72, prompt_buckets=(8,))
     if "smoke" not in words:
         config.train.update(steps=400, batch_size=32)
         config.train.optimizer = common.optimizer(

@@ -121,19 +121,23 @@ def test_what_cannot_be_read_is_said(tmp_path):
         episodes.load(path=str(tmp_path), discount=2)
 
 
-def test_a_good_episode_is_altered_in_its_last_turn():
-    """ARMAP's triplets: one instruction, the good trajectory, and the same with another instruction's ending."""
-    endings = []
-    assert episodes.altered(GROUP, endings, 0.5) == [] and endings == [(6, EOS)]  # no other ending is known yet
-    other = [episode(0, [[5], [7]], [0.0, 1.0], group=1), episode(1, [[5], [6]], [0.0, 0.0], group=1)]
-    (record,) = episodes.altered(other, endings, 0.5)
-    better, worse = record["responses"]
-    assert record["prompt"] == {"ids": PROMPT} and record["rewards"] == [1.0, 0.0]
-    assert better == {"ids": [5, EOS, 9, 7, EOS], "trained": [True, True, False, True, True]}
-    assert worse == {"ids": [5, EOS, 9, 6, EOS], "trained": [True, True, False, True, True]}
-    assert endings == [(6, EOS), (7, EOS)]
-    assert episodes.altered(other, endings, 1.5) == [], "no good episode, no triplet"
-    assert episodes.altered(GROUP, endings, 0.5)[0]["responses"][1]["ids"][-2] == 7
+def test_a_good_episode_ends_as_another_instructions_does():
+    """ARMAP's triplets: one instruction, the good trajectory, and the same with another one's end from a turn on."""
+    known = []
+    assert episodes.altered(GROUP, known, 0.5) == [] and known == [GROUP[0]]  # no other one is known yet
+    own, found = [5, EOS, 9, 7, EOS], set()
+    for number in range(1, 9):
+        group = [episode(0, [[5], [7]], [0.0, 1.0], group=number), episode(1, [[4], [6]], [0.0, 0.0], group=number)]
+        (record,) = episodes.altered(group, known[:1], 0.5)
+        better, worse = record["responses"]
+        assert record["prompt"] == {"ids": PROMPT} and record["rewards"] == [1.0, 0.0]
+        assert better == {"ids": own, "trained": [True, True, False, True, True]}
+        assert worse == {"ids": [5, EOS, 9, 6, EOS], "trained": [True, True, False, True, True]}
+        longer = [episode(0, [[3], [4], [7]], [0.0, 0.0, 1.0], group=number)]
+        found.add(tuple(episodes.altered(longer, known[:1], 0.5)[0]["responses"][1]["ids"]))
+    assert found == {(5, EOS, 9, 6, EOS), (3, EOS, 9, 6, EOS)}, "from the first turn on, and from the second"
+    assert episodes.altered(group, known, 1.5) == [], "no good episode, no triplet"
+    assert episodes.altered(GROUP, known, 0.5) == [], "the only other one has the same ending"
 
 
 def test_the_best_of_n_trajectories_by_hand():
@@ -194,7 +198,7 @@ def test_triplets_teach_a_reward_model_to_take_the_best_of_n(tmp_path):
 
     The reward model is a table of (what was shown, how it ended), read from the tokens that the encoders give.
     """
-    good = [[answered(0, number, shown, FOUND[shown])] for number, shown in enumerate([3, 4, 8] * 8)]
+    good = [[answered(0, number, shown, FOUND[shown])] for number, shown in enumerate([3, 4, 8] * 30)]
     found = preferences.load("episodes", path=str(write(tmp_path / "first", good)), pairs="altered", test_share=0.0)
     source = found.data_source("train")
     arrays, _ = encode_preferences(TOKENIZER, [source[i] for i in range(len(source))],
@@ -207,8 +211,8 @@ def test_triplets_teach_a_reward_model_to_take_the_best_of_n(tmp_path):
 
     table, pick = jnp.zeros((10, 10)), cells(arrays["tokens"], places)
     slope = jax.jit(jax.grad(lambda table: bradley_terry(table[pick], jnp.ones(places.shape, bool)).loss.sum()))
-    for _ in range(3):
-        table -= slope(table)
+    for _ in range(20):
+        table -= 0.1 * slope(table)
     held_out = [[answered(n, 100 + g, shown, ending) for n, ending in enumerate((5, 6, 7))]
                 for g, shown in enumerate([3, 4, 8])]  # fmt: skip
 
