@@ -185,10 +185,10 @@ def pairs_of_episodes(group: Sequence[Trajectory], gap: float) -> list[dict]:
 
 
 def altered(group: Sequence[Trajectory], others: list[Trajectory], least: float) -> list[dict]:
-    """The best episode of a group against itself with the end of another group's; [] if it is not good.
+    """The best episode of a group against itself with the end of another group's, from each turn on; [] if not good.
 
-    From a turn on that is drawn, evenly, the worse one has the turns and the observations of a good episode of another
-    group that ends otherwise. From the first turn on it is that whole episode, which is of another instruction.
+    From that turn on the worse one has the turns and the observations of a good episode of another group that is drawn
+    among those that end otherwise. From the first turn on it is that whole episode, which is of another instruction.
 
     Args:
       group: of one prompt, the instruction, which also seeds what is drawn.
@@ -205,10 +205,13 @@ def altered(group: Sequence[Trajectory], others: list[Trajectory], least: float)
     if not found:
         return []
     dice = random.Random(f"{best.prompt_id} {spans[0].ids.tolist()} {own}")
-    other = dice.choice(found)
-    turn = dice.randrange(min(len(places), len(_places(other))))
-    worse = [*spans[1 : places[turn]], *other.segments[0][_places(other)[turn] :]]
-    return [_record(spans[0].ids.tolist(), [_joined(spans[1:]), _joined(worse)], [best.reward, 0.0])]
+    records = []
+    for turn, place in enumerate(places):
+        other = dice.choice(found)
+        start = _places(other)[min(turn, len(_places(other)) - 1)]  # of a shorter one its last turn
+        responses = [_joined(spans[1:]), _joined([*spans[1:place], *other.segments[0][start:]])]
+        records.append(_record(spans[0].ids.tolist(), responses, [best.reward, 0.0]))
+    return records
 
 
 def _places(one: Trajectory) -> list[int]:
