@@ -31,7 +31,7 @@ def get_config(arg: str | None = None):
     config.task, config.model, config.data, config.rollout = like.task, like.model, like.data, like.rollout
     config.encode.update(like.encode)
     config.data.pairs = "episodes" if "groups" in words else "altered"
-    config.train.update(steps=300, batch_size=16)  # some hundred triplets
+    config.train.update(steps=400, batch_size=16)  # some thousand triplets
     if "smoke" in words:
         config.train.update(steps=4, batch_size=8)
         config.eval.update(every=2, num_prompts=16, batch_size=16)
