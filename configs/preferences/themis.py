@@ -11,7 +11,8 @@ answer; so does this config. When it is used, the model writes its own trace and
     python -m experiments.tools.tool_traces runs/themis
 
 The records' traces hold the verdict, "same" or "other", so accuracy on them is 1 with or without the term and says
-little; what counts are traces of the model's own. Figures beside those of `plain` and `unwritten`: docs/pages/reward_models.md.
+little; what counts are traces of the model's own. Figures, beside those of `plain` and `unwritten`, are in
+docs/pages/reward_models.md.
 
 Departs from the paper: a small model from scratch, one tool, and traces made by rule, where GPT-4 wrote them.
 Arguments: `plain` (Bradley-Terry on the answers alone, the paper's baseline), `unwritten` (traces without the
