@@ -4,13 +4,14 @@
 
     A=configs/agents_worlds.py:search
     python -m experiments.agents --config=$A --config.agent.record=true --workdir=runs/first
-    python -m experiments.agents --config=$A --config.agent.record=true --config.seed=1 --workdir=runs/second
+    python -m experiments.agents --config=$A --config.agent.record=true --config.seed=1 \
+        --config.init_from=runs/first --config.sft.steps=0 --config.train.steps=6 --workdir=runs/second
     python -m experiments.reward_model --config=configs/preferences/armap.py:search \
-        --config.data.path=runs/first --workdir=runs/armap
+        --config.data.path=runs/first --config.init_from=runs/first --workdir=runs/armap
     python -m experiments.tools.best_trajectory --reward=runs/armap --run=runs/second
 
-The first argument is the world of the runs. The negative h- is the good trajectory h+ with its last turn taken from
-another instruction's (rl_jax.preferences.episodes: altered), so that the reward model learns what fits an instruction.
+The first argument is the world of the runs. The negative h- is the good trajectory h+ with the end of another
+instruction's, from each turn on (rl_jax.preferences.episodes: altered): the reward model learns what fits.
 Departs from the paper: a language model wrote its instructions for explored trajectories, and its negatives, and no
 environment was asked which are good; here it is, for the positives. Of its three ways to plan (best-of-n, Reflexion,
 tree search) best-of-n is here. Arguments: `groups` (the best against the worst of a group, by the environment's
@@ -30,6 +31,7 @@ def get_config(arg: str | None = None):
     config.task, config.model, config.data, config.rollout = like.task, like.model, like.data, like.rollout
     config.encode.update(like.encode)
     config.data.pairs = "episodes" if "groups" in words else "altered"
+    config.train.update(steps=400, batch_size=16)  # some thousand triplets
     if "smoke" in words:
         config.train.update(steps=4, batch_size=8)
         config.eval.update(every=2, num_prompts=16, batch_size=16)

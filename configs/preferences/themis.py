@@ -10,9 +10,9 @@ answer; so does this config. When it is used, the model writes its own trace and
     python -m experiments.reward_model --config=configs/preferences/themis.py --workdir=runs/themis
     python -m experiments.tools.tool_traces runs/themis
 
-After 300 of its 400 steps, one seed, all calls of the model's own traces are the question's expression, but its
-rationales compare digits wrongly: .570 of 256 held-out pairs with its own traces, 1.000 with the records'. A gain over
-`plain` was not measured.
+The records' traces hold the verdict, "same" or "other", so accuracy on them is 1 with or without the term and says
+little; what counts are traces of the model's own. Figures, beside those of `plain` and `unwritten`, are in
+docs/pages/reward_models.md.
 
 Departs from the paper: a small model from scratch, one tool, and traces made by rule, where GPT-4 wrote them.
 Arguments: `plain` (Bradley-Terry on the answers alone, the paper's baseline), `unwritten` (traces without the
@@ -31,11 +31,11 @@ def get_config(arg: str | None = None):
     config.algorithm.traces.update(coef=0.0 if words & {"plain", "unwritten"} else 2.0)
     if "unobserved" in words:
         config.algorithm.traces.observed = "O"
-    config.rollout.update(completion_length=8 if "plain" in words else 80, prompt_buckets=(8,))
+    config.rollout.update(completion_length=8 if "plain" in words else 72, prompt_buckets=(8,))
     if "smoke" not in words:
-        config.train.update(steps=400, batch_size=32)
+        config.train.update(steps=800, batch_size=16)
         config.train.optimizer = common.optimizer(
-            learning_rate=3e-3, warmup_steps=20, decay_steps=380, final_fraction=0.05
+            learning_rate=3e-3, warmup_steps=20, decay_steps=780, final_fraction=0.05
         )
         config.eval.every = 200
     return config

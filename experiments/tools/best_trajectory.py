@@ -4,8 +4,10 @@
 
 --run is a run of experiments.agents with agent.record=true, --reward one of experiments.reward_model
 (configs/preferences/armap.py) with the same tokens. Of each recorded group of trajectories of one prompt the reward
-model takes the best of n; the table has the environment's reward of what it takes, exact over all subsets of a group,
-beside that of the environment's own choice. n = 1 is the policy.
+model takes the best of n. The table has the environment's reward of what it takes and the share of it that is solved
+(a reward of --solved or more), exact over all subsets of a group, beside those of the environment's own choice, the
+bound. n = 1 is a choice at random, the policy. Prompts of the run that the reward model was trained on are left out, if
+that run is still where it was.
 """
 
 import argparse
@@ -52,17 +54,41 @@ def grades(model: RewardModel, trajectories: Sequence[Trajectory]) -> np.ndarray
     return model.score_rows(TokenBatch(rows["tokens"], rows["positions"], rows["segment_ids"]))
 
 
-def measure(groups: list[list[Trajectory]], scores: np.ndarray) -> list[tuple[int, float, float]]:
-    """(n, the environment's reward of what the scores take, of the best) for n = 1, 2, 4, ... up to the group's size.
+def unseen(groups: list[list[Trajectory]], trained_on: str) -> tuple[list[list[Trajectory]], int]:
+    """(the groups of prompts that a recorded run does not have, how many were left out; -1: the run is not there).
+
+    Args:
+      groups: of whole_groups.
+      trained_on: data.path of the reward model: workdir of experiments.agents, or its folder of trajectories.
+
+    Raises:
+      ValueError: if no group is left.
+    """
+    if not pathlib.Path(trained_on).is_dir():
+        return groups, -1
+    seen = {group[0].prompt_id for group in episodes.groups(pathlib.Path(trained_on))}
+    kept = [group for group in groups if group[0].prompt_id not in seen]
+    if not kept:
+        raise ValueError(f"all {len(groups)} groups are of prompts in {trained_on}, which the reward model knows")
+    return kept, len(groups) - len(kept)
+
+
+def measure(groups: list[list[Trajectory]], scores: np.ndarray, solved: float = 0.5) -> list[tuple]:
+    """Rows for n = 1, 2, 4, ... up to the group's size: the environment's reward of what is taken, and what is solved.
 
     Args:
       groups: P of them, of G trajectories each.
       scores: float [P * G].
+      solved: the reward from which a trajectory is solved.
+
+    Returns:
+      (n, mean reward of what the scores take, of the best, share solved of what the scores take, of the best).
     """
     gold = np.array([[one.reward for one in group] for group in groups])
+    own, done = scores.reshape(gold.shape), (gold >= solved).astype(np.float64)
     sizes = sorted({1, gold.shape[1], *(n for n in (2, 4, 8, 16) if n < gold.shape[1])})
-    rows = zip(*(benchmarks.best_of_n(by, gold, sizes) for by in (scores.reshape(gold.shape), gold)), strict=True)
-    return [(n, float(own.gold), float(best.gold)) for n, (own, best) in zip(sizes, rows, strict=True)]
+    columns = [benchmarks.best_of_n(by, worth, sizes) for worth in (gold, done) for by in (own, gold)]
+    return [(n, *(float(found.gold) for found in row)) for n, *row in zip(sizes, *columns, strict=True)]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -71,16 +97,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--reward", required=True, help="workdir of experiments.reward_model")
     parser.add_argument("--run", required=True, type=pathlib.Path, help="workdir of experiments.agents")
     parser.add_argument("--newest", type=int, default=0, help="how many of the newest steps are read; 0: all")
+    parser.add_argument("--solved", type=float, default=0.5, help="the reward from which a trajectory is solved")
     options = parser.parse_args(arguments)
     try:
-        groups = whole_groups(options.run, options.newest)
-        scores = grades(load_reward_model(options.reward), [one for group in groups for one in group])
-        rows = measure(groups, scores)
+        model = load_reward_model(options.reward)
+        groups, dropped = unseen(whole_groups(options.run, options.newest), model.config.data.path)
+        scores = grades(model, [one for group in groups for one in group])
+        rows = measure(groups, scores, options.solved)
     except (ValueError, OSError) as error:
         print(f"experiments.tools.best_trajectory: {error}", file=sys.stderr)
         return 2
-    print(f"{len(groups)} groups of {len(groups[0])}\n\n| n | reward model | environment |\n|---|---|---|")
-    print("\n".join(f"| {n} | {own:.3f} | {best:.3f} |" for n, own, best in rows))
+    gone = f"{model.config.data.path} is gone: none left out"
+    known = f"{dropped} of trained prompts left out" if dropped >= 0 else gone
+    print(f"{len(groups)} groups of {len(groups[0])} ({known})\n")
+    print("| n | reward model | environment | solved: reward model | solved: environment |\n|---|---|---|---|---|")
+    print("\n".join(f"| {n} | " + " | ".join(f"{number:.3f}" for number in row) + " |" for n, *row in rows))
     return 0
 
 

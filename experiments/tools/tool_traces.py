@@ -5,7 +5,7 @@
 
 Of each pair of the run's test split only the prompt and the two answers are read. The model goes on from them greedily
 up to its observation, the calculator answers the call, the model writes its rationale, and the reward is that of the
-whole. Printed beside the accuracy with the records' own traces, which a user does not have.
+whole. Printed beside the accuracy with the records' own traces, which a user does not have and which hold the verdict.
 """
 
 import argparse

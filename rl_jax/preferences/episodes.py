@@ -8,6 +8,7 @@ response, but not trained on. numpy and pyarrow, no jax.
 """
 
 import pathlib
+import random
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -15,7 +16,7 @@ import numpy as np
 from rl_jax.data.readers import DataError
 from rl_jax.experience import trajectory
 from rl_jax.experience.own_judgement import judged_pairs
-from rl_jax.experience.trajectory import Trajectory
+from rl_jax.experience.trajectory import Span, Trajectory
 from rl_jax.preferences.sources import Preferences, prompt_share
 
 FOLDER = "trajectories"  # of a run
@@ -40,8 +41,8 @@ def load(
       pairs: "turns": two turns after exactly the same tokens, the one with the highest mean return to go against the
         one with the lowest. "judged": two turns of a tree, by the policy's own judgement (own_judgement.judged_pairs).
         "episodes": the best episode of a group against the worst, their turns trained on and what the environment wrote
-        not. "altered": the best episode of a group, if its reward is `least` or more, against the same one with the
-        last turn of another group's: triplets of ARMAP (arXiv 2502.12130). "none": labelled episodes for SFT or KTO,
+        not. "altered": the best episode of a group, if its reward is `least` or more, against the same one with
+        the end of another group's: triplets of ARMAP (arXiv 2502.12130). "none": labelled episodes for SFT or KTO,
         desirable from `least` on.
       gap: pairs whose returns, or judged values, differ by less are left out.
       discount: of the return to go, per turn, for pairs="turns". 0: what a turn earned itself, for environments whose
@@ -66,14 +67,14 @@ def load(
         raise ValueError(f"discount={discount} must be in [0, 1]")
     records, folder = {"train": [], "test": []}, pathlib.Path(path)
     seen, kind = 0, "labels" if pairs == "none" else "pairs"
-    endings: list[tuple[int, ...]] = []  # how good episodes of the groups before ended
+    good: list[Trajectory] = []  # the good episodes of the groups before
     for group in groups(folder, newest):
         seen += len(group)
         made = {
             "turns": lambda group=group: pairs_of_turns(group, gap, discount),
             "judged": lambda group=group: pairs_by_judgement(group, gap, least),
             "episodes": lambda group=group: pairs_of_episodes(group, gap),
-            "altered": lambda group=group: altered(group, endings, least),
+            "altered": lambda group=group: altered(group, good, least),
             "none": lambda group=group: labelled(group, least),
         }
         for record in made[pairs]():
@@ -183,31 +184,38 @@ def pairs_of_episodes(group: Sequence[Trajectory], gap: float) -> list[dict]:
     return [_record(best.segments[0][0].ids.tolist(), [_rest(best), _rest(worst)], [best.reward, worst.reward])]
 
 
-def altered(group: Sequence[Trajectory], endings: list[tuple[int, ...]], least: float) -> list[dict]:
-    """The best episode of a group against itself with another group's last turn; [] if it is not good.
+def altered(group: Sequence[Trajectory], others: list[Trajectory], least: float) -> list[dict]:
+    """The best episode of a group against itself with the end of another group's, from each turn on; [] if not good.
+
+    From that turn on the worse one has the turns and the observations of a good episode of another group that is drawn
+    among those that end otherwise. From the first turn on it is that whole episode, which is of another instruction.
 
     Args:
-      group: of one prompt, the instruction.
-      endings: the last turns of good episodes of other groups. This one's is added.
+      group: of one prompt, the instruction, which also seeds what is drawn.
+      others: good episodes of other groups. This one's is added.
       least: the reward of a good episode.
     """
     best = max((one for one in group if len(one.segments) == 1), key=lambda one: one.reward, default=None)
     if best is None or best.reward < least:
         return []
-    spans = best.segments[0]
-    place = max(place for place, span in enumerate(spans) if span.kind == "sampled")
-    own = tuple(spans[place].ids.tolist())
-    others = [ending for ending in endings if ending != own]
-    if own not in endings:
-        endings.append(own)
-    if not others:
+    spans, places = best.segments[0], _places(best)
+    own = spans[places[-1]].ids.tolist()
+    found = [one for one in others if one.segments[0][_places(one)[-1]].ids.tolist() != own]
+    others.append(best)
+    if not found:
         return []
-    other = others[len(endings) * 7 % len(others)]
-    kept = [token for span in spans[1:place] for token in span.ids.tolist()]
-    mask = [span.kind == "sampled" for span in spans[1:place] for _ in span.ids]
-    worse = dict(ids=kept + list(other), trained=mask + [True] * len(other))
-    better = dict(ids=kept + list(own), trained=mask + [True] * len(own))
-    return [_record(spans[0].ids.tolist(), [better, worse], [best.reward, 0.0])]
+    dice = random.Random(f"{best.prompt_id} {spans[0].ids.tolist()} {own}")
+    records = []
+    for turn, place in enumerate(places):
+        other = dice.choice(found)
+        start = _places(other)[min(turn, len(_places(other)) - 1)]  # of a shorter one its last turn
+        responses = [_joined(spans[1:]), _joined([*spans[1:place], *other.segments[0][start:]])]
+        records.append(_record(spans[0].ids.tolist(), responses, [best.reward, 0.0]))
+    return records
+
+
+def _places(one: Trajectory) -> list[int]:
+    return [place for place, span in enumerate(one.segments[0]) if span.kind == "sampled"]
 
 
 def labelled(group: Sequence[Trajectory], least: float) -> list[dict]:
@@ -220,7 +228,10 @@ def labelled(group: Sequence[Trajectory], least: float) -> list[dict]:
 
 
 def _rest(one: Trajectory) -> dict:
-    spans = one.segments[0][1:]
+    return _joined(one.segments[0][1:])
+
+
+def _joined(spans: Sequence[Span]) -> dict:
     ids = [token for span in spans for token in span.ids.tolist()]
     return dict(ids=ids, trained=[span.kind == "sampled" for span in spans for _ in span.ids])
 

@@ -6,7 +6,7 @@
     A: calculator   action
     I: 12*34        input of the action
     O: 408          observation: what the tool says (rl_jax.tasks.calculator)
-    R: 4=4 0=0 8=8 same     rationale: digit by digit
+    R: 44= 00= 88= same     rationale: the digits side by side, then whether they are equal
 
 Themis's data (TARA) have the fields Thought, Action, Action Input and Observation in these words, and an explanation.
 The products, the wrong answers (one digit is another) and the traces are made here.
@@ -42,7 +42,7 @@ def with_trace(expression: str, answer: str) -> str:
     begun = f"{answer}\nT: check\nA: calculator\nI: {expression}\n"
     seen = observe(begun)
     found = seen.removeprefix(f"{OBSERVED}: ")
-    compared = (f"{a}{'=' if a == b else '/'}{b}" for a, b in itertools.zip_longest(answer, found, fillvalue="_"))
+    compared = (f"{a}{b}{'=' if a == b else '/'}" for a, b in itertools.zip_longest(answer, found, fillvalue="_"))
     return f"{begun}{seen}\nR: {' '.join(compared)} {'same' if found == answer else 'other'}"
 
 

@@ -15,7 +15,7 @@ from rl_jax import preferences
 from rl_jax.losses.reward_model.traces import trace_nll
 from rl_jax.preferences import traced
 
-WHOLE = "408\nT: check\nA: calculator\nI: 12*34\nO: 408\nR: 4=4 0=0 8=8 same"
+WHOLE = "408\nT: check\nA: calculator\nI: 12*34\nO: 408\nR: 44= 00= 88= same"
 
 
 def test_the_loss_is_the_mean_over_a_pairs_tokens():
@@ -33,9 +33,9 @@ def test_the_loss_is_the_mean_over_a_pairs_tokens():
 
 def test_a_trace_says_what_the_calculator_says():
     assert traced.with_trace("12*34", "408") == WHOLE
-    wrong = WHOLE.replace("408\nT", "418\nT").replace("0=0 8=8 same", "1/0 8=8 other")
+    wrong = WHOLE.replace("408\nT", "418\nT").replace("00= 88= same", "10/ 88= other")
     assert traced.with_trace("12*34", "418") == wrong
-    assert traced.with_trace("12*34", "40").endswith("R: 4=4 0=0 _/8 other")
+    assert traced.with_trace("12*34", "40").endswith("R: 44= 00= _8/ other")
     assert traced.answer_of(WHOLE) == "408"
     for line in ("I: 12*", "I: ", "J: 12*34"):
         assert traced.observe(f"408\nT: check\nA: calculator\n{line}\n") == "O: !"
@@ -80,7 +80,7 @@ def test_a_model_that_writes_its_call_gets_the_tools_answer():
         said.extend(texts)
         if not texts[0].endswith("O: 408\n"):
             return ["T: check\nA: calculator\nI: 12*34\nO: 999\nR: other", "T: check\nA: cal"]
-        return ["R: 4=4 0=0 8=8 same\nmore", "R: other"]
+        return ["R: 44= 00= 88= same\nmore", "R: other"]
 
     own = tool_traces.own_traces(["12*34="] * 2, ["408", "418"], ask)
     assert own == [WHOLE, "418\nT: check\nA: cal\nO: !\nR: other"]

@@ -2,6 +2,8 @@
 
 from types import SimpleNamespace
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pyarrow.parquet
 import pytest
@@ -13,6 +15,7 @@ from experiments.tools import best_trajectory
 from rl_jax import preferences
 from rl_jax.data.readers import DataError
 from rl_jax.experience import trajectory as t
+from rl_jax.losses.reward_model.rankings import bradley_terry
 from rl_jax.preferences import encode_preferences, episodes
 from rl_jax.tokenizers import CharTokenizer
 
@@ -118,19 +121,21 @@ def test_what_cannot_be_read_is_said(tmp_path):
         episodes.load(path=str(tmp_path), discount=2)
 
 
-def test_a_good_episode_is_altered_in_its_last_turn():
-    """ARMAP's triplets: one instruction, the good trajectory, and the same with another instruction's ending."""
-    endings = []
-    assert episodes.altered(GROUP, endings, 0.5) == [] and endings == [(6, EOS)]  # no other ending is known yet
-    other = [episode(0, [[5], [7]], [0.0, 1.0], group=1), episode(1, [[5], [6]], [0.0, 0.0], group=1)]
-    (record,) = episodes.altered(other, endings, 0.5)
-    better, worse = record["responses"]
-    assert record["prompt"] == {"ids": PROMPT} and record["rewards"] == [1.0, 0.0]
-    assert better == {"ids": [5, EOS, 9, 7, EOS], "trained": [True, True, False, True, True]}
-    assert worse == {"ids": [5, EOS, 9, 6, EOS], "trained": [True, True, False, True, True]}
-    assert endings == [(6, EOS), (7, EOS)]
-    assert episodes.altered(other, endings, 1.5) == [], "no good episode, no triplet"
-    assert episodes.altered(GROUP, endings, 0.5)[0]["responses"][1]["ids"][-2] == 7
+def test_a_good_episode_ends_as_another_instructions_does():
+    """ARMAP's triplets: one instruction, the good trajectory, and the same with another one's end from a turn on."""
+    known = []
+    assert episodes.altered(GROUP, known, 0.5) == [] and known == [GROUP[0]]  # no other one is known yet
+    group = [episode(0, [[5], [3], [7]], [0.0, 0.0, 1.0], group=1), episode(1, [[4], [6]], [0.0, 0.0], group=1)]
+    records = episodes.altered(group, known, 0.5)
+    assert len(records) == 3 and known == [GROUP[0], group[0]]
+    ends = [[5, EOS, 9, 6, EOS], [5, EOS, 9, 6, EOS], [5, EOS, 9, 3, EOS, 8, 6, EOS]]  # of a shorter one the last
+    for record, ids in zip(records, ends, strict=True):
+        assert record["prompt"] == {"ids": PROMPT} and record["rewards"] == [1.0, 0.0]
+        better, worse = record["responses"]
+        for response, expected in ((better, [5, EOS, 9, 3, EOS, 8, 7, EOS]), (worse, ids)):
+            assert response == {"ids": expected, "trained": [x not in (8, 9) for x in expected]}
+    assert episodes.altered(group, known, 1.5) == [], "no good episode, no triplet"
+    assert episodes.altered(GROUP, known[:1], 0.5) == [], "the only other one has the same ending"
 
 
 def test_the_best_of_n_trajectories_by_hand():
@@ -142,12 +147,20 @@ def test_the_best_of_n_trajectories_by_hand():
     assert [row[0] for row in rows] == [1, 2, 3]
     np.testing.assert_allclose([row[1] for row in rows], [(0.5 + 1 / 3) / 2, (2.5 / 3 + 0) / 2, 0.5])
     np.testing.assert_allclose([row[2] for row in rows], [(0.5 + 1 / 3) / 2, (2.5 / 3 + 2 / 3) / 2, 1.0])
+    done = [row[3:] for row in best_trajectory.measure(groups, scores, solved=0.75)]  # a reward of .5 is not enough
+    np.testing.assert_allclose(done, [(1 / 3, 1 / 3), (1 / 3, 2 / 3), (0.5, 1.0)])
 
 
 def test_only_whole_groups_of_trajectories_are_compared(tmp_path):
     lone = [episode(0, [[5]], [1.0], group=1)]
     found = best_trajectory.whole_groups(write(tmp_path / "two", [[*GROUP, *lone]]), 0)
     assert [[one.sample for one in group] for group in found] == [[0, 1, 2, 3]]
+    other = [[episode(0, [[5]], [1.0], group=2)], GROUP]
+    kept, dropped = best_trajectory.unseen(other, str(write(tmp_path / "trained", [GROUP])))
+    assert kept == other[:1] and dropped == 1, "prompts of the reward model's own run are left out"
+    assert best_trajectory.unseen(other, str(tmp_path / "gone")) == (other, -1)
+    with pytest.raises(ValueError, match="all 1 groups are of prompts in .*trained"):
+        best_trajectory.unseen([GROUP], str(tmp_path / "trained"))
     with pytest.raises(ValueError, match="no group has two trajectories"):
         best_trajectory.whole_groups(write(tmp_path / "one", [lone]), 0)
 
@@ -168,3 +181,44 @@ def test_trajectories_are_graded_as_they_were_sampled():
 
     model = SimpleNamespace(config=SimpleNamespace(rollout=rollout), tokenizer=TOKENIZER, score_rows=score_rows)
     assert best_trajectory.grades(model, GROUP).tolist() == [float(one.ids().sum()) for one in GROUP]
+
+
+FOUND = {3: 6, 4: 7, 8: 5}  # what the environment shows -> the ending that is right after it
+
+
+def answered(sample, group, shown, ending):
+    """An episode that looks, is shown a token, and ends with another."""
+    return episode(sample, [[9], [ending]], [0.0, float(FOUND[shown] == ending)], answers=((shown,),), group=group)
+
+
+def test_triplets_teach_a_reward_model_to_take_the_best_of_n(tmp_path):
+    """The whole of ARMAP: altered episodes, the Bradley-Terry loss, and the best of n by what was learnt.
+
+    The reward model is a table of (what was shown, how it ended), read from the tokens that the encoders give.
+    """
+    good = [[answered(0, number, shown, FOUND[shown])] for number, shown in enumerate([3, 4, 8] * 20)]
+    found = preferences.load("episodes", path=str(write(tmp_path / "first", good)), pairs="altered", test_share=0.0)
+    source = found.data_source("train")
+    arrays, _ = encode_preferences(TOKENIZER, [source[i] for i in range(len(source))],
+                                   prompt_buckets=(4,), completion_length=6)  # fmt: skip
+    places = np.where(arrays["segment_ids"] > 0, np.arange(arrays["tokens"].shape[-1]), -1).max(-1)  # the last tokens
+
+    def cells(tokens, last):
+        before = [np.take_along_axis(tokens, (last - back)[..., None], -1)[..., 0] for back in (2, 1)]
+        return before[0], before[1]  # what was shown, and the ending before its EOS
+
+    table, pick = jnp.zeros((10, 10)), cells(arrays["tokens"], places)
+    slope = jax.jit(jax.grad(lambda table: bradley_terry(table[pick], jnp.ones(places.shape, bool)).loss.sum()))
+    for _ in range(20):
+        table -= 0.1 * slope(table)
+    held_out = [[answered(n, 100 + g, shown, ending) for n, ending in enumerate((5, 6, 7))]
+                for g, shown in enumerate([3, 4, 8])]  # fmt: skip
+
+    def score_rows(rows):
+        last = np.where(rows.segment_ids > 0, np.arange(rows.tokens.shape[-1]), -1).max(-1)
+        return np.asarray(table[cells(rows.tokens, last)])
+
+    rollout = SimpleNamespace(prompt_buckets=(4,), completion_length=6)
+    model = SimpleNamespace(config=SimpleNamespace(rollout=rollout), tokenizer=TOKENIZER, score_rows=score_rows)
+    rows = best_trajectory.measure(held_out, best_trajectory.grades(model, sum(held_out, [])))
+    np.testing.assert_allclose([row[3] for row in rows], [1 / 3, 2 / 3, 1.0])  # as the environment's own choice
