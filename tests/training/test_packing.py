@@ -11,7 +11,8 @@ import pytest
 
 from rl_jax import grpo
 from rl_jax.core.types import PolicyBatch, TokenBatch
-from rl_jax.models.transformer.model import attention_mask, make_transformer
+from rl_jax.models.transformer.attention import attention_mask
+from rl_jax.models.transformer.model import make_transformer
 from rl_jax.training import packing, sharding
 from rl_jax.training.packing import arrange, occupancy, pack, round_up
 from rl_jax.training.rooms import Rooms
