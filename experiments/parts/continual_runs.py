@@ -169,8 +169,8 @@ def make_continual_run(config, *, parts: int = 1, axis_name: str | None = None):
         for k, eval_env in enumerate(eval_envs):
             acts = memoryless(lambda o, k=k: networks.clone(train.params, o, k))
             each.append(control_runs.judge(config, acts, single.distribution, eval_env, train)["eval/return"])
-        returns, (low, high) = jnp.stack(each), jnp.moveaxis(state.loaded.references, 1, 0)
-        scores = 100.0 * (returns - low) / jnp.where(high == low, 1.0, high - low)
+        returns = jnp.stack(each)
+        scores = offline_data.normalized(returns, *jnp.moveaxis(state.loaded.references, 1, 0))
         normalized, fallen, ended = standing(scores, state.ended, task, ends)
         metrics |= {f"eval/task_{k}": scores[k] for k in range(tasks)}
         metrics |= {"eval/return": standing(returns, returns, task, ends)[0], "eval/normalized": normalized}

@@ -115,8 +115,7 @@ def standings(returns: jax.Array, errors: jax.Array, references: jax.Array, ende
     Returns:
       ({name: float []}, float [2, K]).
     """
-    low, high = jnp.moveaxis(references, 1, 0)
-    scores = 100.0 * (returns - low) / jnp.where(high == low, 1.0, high - low)
+    scores = offline_data.normalized(returns, *jnp.moveaxis(references, 1, 0))
     normalized, fallen, scores_ended = continual_runs.standing(scores, ended[0], task, ends)
     error, sunk, errors_ended = continual_runs.standing(errors, ended[1], task, ends)
     metrics = {f"eval/task_{k}": x for k, x in enumerate(scores)} | {f"model/task_{k}": x for k, x in enumerate(errors)}

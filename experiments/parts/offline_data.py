@@ -238,12 +238,15 @@ def make_loader(config, networks: OfflineNetworks, discount: float) -> Callable:
     return load
 
 
+def normalized(returned: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
+    """100 (R - low) / (high - low), as D4RL; where both are equal, 100 (R - low)."""
+    return 100.0 * (returned - low) / jnp.where(high == low, 1.0, high - low)
+
+
 def scores(returned: jax.Array, loaded: Loaded) -> dict[str, jax.Array]:
-    """eval/normalized: 100 (R - low) / (high - low), as D4RL; eval/improvement: R - the behaviours' mean (NeoRL-2)."""
-    low, high = loaded.references
-    width = jnp.where(high == low, 1.0, high - low)
+    """eval/normalized: `normalized`; eval/improvement: R - the behaviours' mean (NeoRL-2)."""
     return {
-        "eval/normalized": 100.0 * (returned - low) / width,
+        "eval/normalized": normalized(returned, *loaded.references),
         "eval/improvement": returned - loaded.behaviour_return,
         "data/return": loaded.behaviour_return,
     } | loaded.measured

@@ -106,7 +106,7 @@ def make_skill_run(config, *, parts: int = 1, axis_name: str | None = None):
         low, high = jnp.moveaxis(state.loaded.references, 1, 0)
 
         def normalized(value: jax.Array, k: jax.Array) -> jax.Array:
-            return 100.0 * (value - low[k]) / jnp.where(high[k] == low[k], 1.0, high[k] - low[k])
+            return offline_data.normalized(value, low[k], high[k])
 
         metrics |= {"eval/return": found, "eval/normalized": normalized(found, task), "task": task}
         metrics |= {f"eval/single_{k}": normalized(new[k], -1) for k in range(count_skills + 1)}

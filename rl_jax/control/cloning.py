@@ -13,6 +13,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from rl_jax.control.relabelling.base import begin, descend
+
 
 def clone(
     apply: Callable,
@@ -48,13 +50,8 @@ def clone(
         raise ValueError("clone: there are no demonstrated steps")
     optimizer, size = optax.adam(learning_rate), min(batch_size, len(actions))
 
-    def loss(params: Any, index: chex.Array) -> chex.Array:
+    def loss_fn(params: Any, key: chex.PRNGKey) -> chex.Array:
+        index = jax.random.randint(key, (size,), 0, len(actions))
         return jnp.mean(jnp.sum(jnp.square(apply(params, observations[index]) - actions[index]), axis=1))
 
-    def step(carry, key: chex.PRNGKey):
-        params, state = carry
-        grads = jax.grad(loss)(params, jax.random.randint(key, (size,), 0, len(actions)))
-        updates, state = optimizer.update(grads, state, params)
-        return (optax.apply_updates(params, updates), state), None
-
-    return jax.lax.scan(step, (params, optimizer.init(params)), jax.random.split(key, steps))[0][0]
+    return descend(loss_fn, begin(params, optimizer, key), optimizer, steps=steps).params

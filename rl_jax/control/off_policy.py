@@ -83,7 +83,7 @@ def make_replay_update(
         """(params, slow copies) as the method's pytrees."""
         return opened(train.params), opened(train.trackers["slow"])
 
-    init = _make_init(method, env, settings, optimizers, gathered, opened, axis_name, intervention, adversary)
+    init = _make_init(method, env, settings, optimizers, gathered, both, axis_name, intervention, adversary)
 
     def update(state: ReplayState):
         key = own_key(jax.random.fold_in(state.train.rng, state.updates), axis_name)
@@ -141,16 +141,15 @@ def _make_init(
     settings: ReplaySettings,
     optimizers: dict[str, optax.GradientTransformation],
     gathered: Callable,
-    opened: Callable,
+    both: Callable,
     axis_name,
     intervention: Callable | None,
     adversary: Adversary | None,
 ) -> Callable:
-    """(key) -> ReplayState at the start of a run, with its warm-up; arguments as at make_replay_update."""
+    """(key) -> ReplayState at the start of a run, with its warm-up; arguments as at make_replay_update.
 
-    def both(train: TrainState):
-        """(params, slow copies) as the method's pytrees."""
-        return opened(train.params), opened(train.trackers["slow"])
+    both: TrainState -> (params, slow copies) as the method's pytrees.
+    """
 
     def init(key: chex.PRNGKey) -> ReplayState:
         params_key, worlds_key, train_key, warmup_key = jax.random.split(key, 4)
@@ -182,7 +181,7 @@ def _make_judged(settings: ReplaySettings, adversary: Adversary | None, axis_nam
     """(state, key) -> (state after the adversary's steps on a draw, {name: Mean}); nothing without one."""
     if adversary is None:
         return lambda state, key: (state, {})
-    draws = make_draws(settings._replace(steps=1), axis_name, adversary)
+    draws = make_draws(settings._replace(steps=1), axis_name)  # what these steps are paid is not read
 
     def judged(state: ReplayState, key: chex.PRNGKey):
         steps, trackers = draws(state, key).steps, state.train.trackers

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from rl_jax.control.cloning import clone
 from rl_jax.control.relabelling.base import begin, descend
 from rl_jax.losses.commands import command_logits, command_loss
 
@@ -184,17 +185,14 @@ def fit_low(
       learning_rate: of Adam.
     """
     chex.assert_equal_shape_prefix(list(shown), 1)
-    optimizer = optax.adam(learning_rate)
-
-    def loss_fn(params: Any, key: chex.PRNGKey) -> chex.Array:
-        rows = jax.random.randint(key, (batch_size,), 0, len(shown.commands))
-        seen, said, actions = (jnp.asarray(x)[rows] for x in shown)
-        return jnp.mean(jnp.sum(jnp.square(done_under(levels, params, seen, said) - actions), axis=1))
 
     @jax.jit
     def fitted(key: chex.PRNGKey) -> Any:
         init_key, key = jax.random.split(key)
-        return descend(loss_fn, begin(levels.low.init(init_key), optimizer, key), optimizer, steps=steps).params
+        seen, said, actions = (jnp.asarray(x) for x in shown)
+        inputs = jnp.concatenate([seen, jnp.asarray(levels.commands)[said]], axis=1)
+        options = dict(steps=steps, batch_size=batch_size, learning_rate=learning_rate)
+        return clone(levels.low.apply, levels.low.init(init_key), inputs, actions, key, **options)
 
     return fitted(key)
 
