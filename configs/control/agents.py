@@ -1,13 +1,13 @@
 """Several agents: PPO with their own or a centralised critic, and Q-learning with mixed values.
 
-    python -m experiments.control_ppo --config=configs/control/agents.py:kitchen,mappo
-    python -m experiments.control_ppo --config=configs/control/agents.py:zero_sum
-    python -m experiments.control_replay --config=configs/control/agents.py:two_step,qmix
+    python -m experiments.control.ppo --config=configs/control/agents.py:kitchen,mappo
+    python -m experiments.control.ppo --config=configs/control/agents.py:zero_sum
+    python -m experiments.control.replay --config=configs/control/agents.py:two_step,qmix
 
 Arguments: a world, `kitchen` (two cooks and a counter, in Overcooked's shape; the default), `two_step` (QMIX's game),
 `climbing` (a common table), `zero_sum` (a table whose value is 0.2), `recommender` (two levels, a goal for each session
-and its topics, arXiv 2306.01476; 8.737 at best). A method of control_ppo: `ippo` (arXiv 2011.09533;
-the default), `mappo` (arXiv 2103.01955: the critic also sees the state); of control_replay: `vdn` (arXiv 1706.05296),
+and its topics, arXiv 2306.01476; 8.737 at best). A method of control.ppo: `ippo` (arXiv 2011.09533;
+the default), `mappo` (arXiv 2103.01955: the critic also sees the state); of control.replay: `vdn` (arXiv 1706.05296),
 `qmix` (arXiv 1803.11485), `iql` (each agent its own Q-learning). `smoke` (seconds, for CI).
 
 sample.num_envs counts worlds; all agents share one network that reads who they are. From MAPPO's code: clip 0.2, GAE
@@ -127,7 +127,7 @@ def _shrink(config) -> None:
     config.train.total_steps = 4 * 16
     config.eval.update(num_episodes=2)
     config.checkpoint.every = 2
-    if config.program == "control_replay":
+    if config.program == "control.replay":
         config.replay.update(capacity=64, warmup=16, batch_size=8)
     config.log.update(progress=False, tensorboard=False)
 

@@ -1,9 +1,9 @@
 """Actors, a policy worker and a trainer at the same time, by V-trace: SRL, arXiv 2306.16688; IMPALA, arXiv 1802.01561.
 
-    python -m experiments.control_async --config=configs/control/asynchronous.py:shuttle
-    python -m experiments.control_async --config=configs/control/asynchronous.py:cartpole      # gymnasium's
-    python -m experiments.control_async --config=configs/control/asynchronous.py:shuttle,inline,processes
-    python -m experiments.control_async --config=configs/control/asynchronous.py:shuttle,free
+    python -m experiments.control.asynchronous --config=configs/control/asynchronous.py:shuttle
+    python -m experiments.control.asynchronous --config=configs/control/asynchronous.py:cartpole      # gymnasium's
+    python -m experiments.control.asynchronous --config=configs/control/asynchronous.py:shuttle,inline,processes
+    python -m experiments.control.asynchronous --config=configs/control/asynchronous.py:shuttle,free
 
 Words: an environment, `shuttle` (the default, no library), `cartpole`, `pendulum` (gymnasium); `inline` (each actor has
 the policy) instead of a policy worker; `processes` instead of threads; `free`, the clock decides which weights act;
@@ -48,7 +48,7 @@ def base(name: str) -> ConfigDict:
     """A whole run. name: the default workdir's name."""
     return ConfigDict(
         dict(
-            program="control_async",
+            program="control.asynchronous",
             name=name,
             seed=0,
             env=dict(name="host/shuttle"),  # and its keywords (rl_jax.envs.host_worlds.load_host_env)

@@ -1,4 +1,4 @@
-"""The fields of a training in environments. The defaults are those of PPO on CartPole. See experiments.control_ppo."""
+"""The fields of a training in environments. The defaults are those of PPO on CartPole. See experiments.control.ppo."""
 
 from ml_collections import ConfigDict
 
@@ -9,7 +9,7 @@ def base(name: str) -> ConfigDict:
     """A whole run. name: the default workdir's name."""
     return ConfigDict(
         dict(
-            program="control_ppo",  # experiments.PROGRAM trains it
+            program="control.ppo",  # experiments.PROGRAM trains it
             name=name,
             seed=0,
             num_seeds=1,  # trained side by side in one program
@@ -69,7 +69,7 @@ def base(name: str) -> ConfigDict:
             ),
             log_every=50,  # updates per row of metrics and per call of the compiled program
             eval=dict(num_episodes=16, max_steps=500, greedy=False),  # per row of metrics; 0 episodes: none
-            # Transitions of the policy at each checkpoint, for experiments.control_offline; "": none.
+            # Transitions of the policy at each checkpoint, for experiments.control.offline; "": none.
             record=dict(path="", num_envs=16, num_steps=250),
             checkpoint=checkpoint(every=500),  # updates, a multiple of log_every
             log=dict(progress=True, tensorboard=True, wandb=dict(WANDB)),

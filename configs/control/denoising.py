@@ -1,8 +1,8 @@
 """Diffusion and flow models trained by reward: a chain of denoising steps is an episode (docs/pages/denoising.md).
 
-    python -m experiments.control_ppo --config=configs/control/denoising.py:ddpo
-    python -m experiments.control_ppo --config=configs/control/denoising.py:grpo_guard --config.num_seeds=4
-    python -m experiments.control_ppo --config=configs/control/denoising.py:b2_diffurl --config.env.margin=1.5
+    python -m experiments.control.ppo --config=configs/control/denoising.py:ddpo
+    python -m experiments.control.ppo --config=configs/control/denoising.py:grpo_guard --config.num_seeds=4
+    python -m experiments.control.ppo --config=configs/control/denoising.py:b2_diffurl --config.env.margin=1.5
 
 The pretrained model is the exact one of a ring of Gaussians (rl_jax.envs.worlds.denoising). Arguments: `ddpo` (arXiv
 2305.13301; the default), `dppo` (2409.00588: PPO with a critic), `flow_grpo` (2505.05470), `grpo_guard` (2510.22319),

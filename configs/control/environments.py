@@ -1,8 +1,8 @@
 """Actor-critic methods on classic control and probes; the whole training is one compiled program.
 
-    python -m experiments.control_ppo --config=configs/control/environments.py:cartpole
-    python -m experiments.control_ppo --config=configs/control/environments.py:pendulum --config.num_seeds=1
-    python -m experiments.control_ppo --config=configs/control/environments.py:matching,vtrace
+    python -m experiments.control.ppo --config=configs/control/environments.py:cartpole
+    python -m experiments.control.ppo --config=configs/control/environments.py:pendulum --config.num_seeds=1
+    python -m experiments.control.ppo --config=configs/control/environments.py:matching,vtrace
 
 CartPole: 10 seeds, each at a mean return of 475 or more, in well under a minute on two cores after compilation.
 Arguments: an environment, `cartpole`, `pendulum`, `acrobot`, `mountain_car`, `breakout`; or a probe, `matching`,

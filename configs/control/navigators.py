@@ -1,7 +1,7 @@
 """Small networks that steer a black-box model, by DQN: RLoT's logic blocks, and RLAP's order of subtasks.
 
-    python -m experiments.control_replay --config=configs/control/navigators.py:rlot
-    python -m experiments.control_replay --config=configs/control/navigators.py:rlap
+    python -m experiments.control.replay --config=configs/control/navigators.py:rlot
+    python -m experiments.control.replay --config=configs/control/navigators.py:rlap
 
 The model is a function (text) -> text, called on the host and never trained; --config.env.around=my_module:make names
 your own. The shipped ones are scripted. Arguments: `rlot` (the default; arXiv 2505.14140, rl_jax.envs.thoughts): double

@@ -1,8 +1,8 @@
 """Several objectives: a critic for each, one policy for all preferences, fronts (docs/pages/control_objectives.md).
 
-    python -m experiments.control_ppo --config=configs/control/objectives.py:treasure,conditioned
-    python -m experiments.control_ppo --config=configs/control/objectives.py:two_aims,c_morl --config.num_seeds=10
-    python -m experiments.control_ppo --config=configs/control/objectives.py:arms,maxmin
+    python -m experiments.control.ppo --config=configs/control/objectives.py:treasure,conditioned
+    python -m experiments.control.ppo --config=configs/control/objectives.py:two_aims,c_morl --config.num_seeds=10
+    python -m experiments.control.ppo --config=configs/control/objectives.py:arms,maxmin
 
 Arguments: a world, `treasure` (deep sea treasure, the convex map), `concave` (Vamplew's), `two_aims` (a bandit whose
 front is not concave; the default), `arms` (groups of people as objectives). A method: `linear` (one policy, fixed

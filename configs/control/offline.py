@@ -1,7 +1,7 @@
 """Offline reinforcement learning on data of mixed quality, generated where they are used.
 
-    python -m experiments.control_offline --config=configs/control/offline.py:pointmass,iql
-    python -m experiments.control_offline --config=configs/control/offline.py:cartpole,cql
+    python -m experiments.control.offline --config=configs/control/offline.py:pointmass,iql
+    python -m experiments.control.offline --config=configs/control/offline.py:cartpole,cql
 
 Arguments: an environment, `pointmass` (the default), `neorl2` (the same with delay and wind, and data of one middling
 policy), `gridworld`, `cartpole`, `aim`, `matching`, `hidden` (pointmass without its velocities); a method, `bc`,
@@ -109,14 +109,14 @@ CONTINUOUS_METHODS = ("td3_bc", "a2pr", *CONTINUAL)
 
 
 def base(name: str):
-    """A whole run of `control_offline`. name: the default workdir's name."""
+    """A whole run of `control.offline`. name: the default workdir's name."""
     config = control_common.base(name)
     with config.unlocked():
         for group in ("sample", "algorithm", "network", "train", "record"):
             if group in config:
                 del config[group]
         config.update(
-            program="control_offline",
+            program="control.offline",
             num_seeds=3,
             log_every=1000,
             dataset=dict(

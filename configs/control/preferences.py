@@ -1,8 +1,8 @@
 """Preferences instead of a reward: a reward or a policy learned from pairs of segments, or self-play without either.
 
-    python -m experiments.control_preferences --config=configs/control/preferences.py:reward
-    python -m experiments.control_preferences --config=configs/control/preferences.py:spo,matching
-    python -m experiments.control_preferences --config=configs/control/preferences.py:regret --config.segments.beta=5.0
+    python -m experiments.control.preferences --config=configs/control/preferences.py:reward
+    python -m experiments.control.preferences --config=configs/control/preferences.py:spo,matching
+    python -m experiments.control.preferences --config=configs/control/preferences.py:regret --config.segments.beta=5.0
 
 Arguments: a method, `reward` (a network by Bradley-Terry, then PPO on it; the default), `regret` (the reward of a
 finite MDP by the regret model, then its best policy), `cpl` (the policy itself), `spo` (PPO on the fraction of episodes
@@ -42,7 +42,7 @@ def get_config(arg: str | None = None):
     method = methods[0] if methods else "reward"
     place = places[0] if places else {"regret": "gridworld"}.get(method, "cartpole")
     config = control_common.base("_".join(["control", method, place]))
-    config.program = "control_preferences"
+    config.program = "control.preferences"
     config.preferences = dict(method=method)
     config.num_seeds = 3
     config.update(ENVIRONMENTS[place])

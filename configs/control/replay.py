@@ -1,8 +1,8 @@
 """Off-policy methods with a replay, on classic control and probes; the whole training is one compiled program.
 
-    python -m experiments.control_replay --config=configs/control/replay.py:cartpole
-    python -m experiments.control_replay --config=configs/control/replay.py:pendulum,sac --config.num_seeds=4
-    python -m experiments.control_replay --config=configs/control/replay.py:cartpole,rainbow
+    python -m experiments.control.replay --config=configs/control/replay.py:cartpole
+    python -m experiments.control.replay --config=configs/control/replay.py:pendulum,sac --config.num_seeds=4
+    python -m experiments.control.replay --config=configs/control/replay.py:cartpole,rainbow
 
 Arguments: an environment, `cartpole`, `pendulum`, `breakout` (MinAtar); or a probe, `matching`, `corridor`, `aim`,
 `laser` (a pulse to shorten), `restless` (coupled arms), `docking`. A method, of choices: `dqn` (with a double

@@ -1,4 +1,4 @@
-"""The fields of a training from replay. The defaults are those of DQN on CartPole. See experiments.control_replay."""
+"""The fields of a training from replay. The defaults are those of DQN on CartPole. See experiments.control.replay."""
 
 from ml_collections import ConfigDict
 
@@ -9,7 +9,7 @@ def base(name: str) -> ConfigDict:
     """A whole run. name: the default workdir's name."""
     return ConfigDict(
         dict(
-            program="control_replay",  # experiments.PROGRAM trains it
+            program="control.replay",  # experiments.PROGRAM trains it
             name=name,
             seed=0,
             num_seeds=1,  # trained side by side in one program

@@ -1,8 +1,8 @@
 """Other rewards than the environment's: shaped, searched, intrinsic, imitated. One word is an environment and a reward.
 
-    python -m experiments.control_ppo --config=configs/control/rewards.py:potential
-    python -m experiments.control_ppo --config=configs/control/rewards.py:machine --config.num_seeds=4
-    python -m experiments.control_ppo --config=configs/control/rewards.py:terms --config.algorithm.relabel.keep=1.0
+    python -m experiments.control.ppo --config=configs/control/rewards.py:potential
+    python -m experiments.control.ppo --config=configs/control/rewards.py:machine --config.num_seeds=4
+    python -m experiments.control.ppo --config=configs/control/rewards.py:terms --config.algorithm.relabel.keep=1.0
 
 Arguments: `terms` (a weighted sum of named terms; the default), `signs`, `residuals`, `similarity`, `potential`,
 `machine`, `formula`, `constraint`; exploring `rnd`, `rdd`, `hindsight`, `byol_hindsight`, `counts`, `contrast`,

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-# Methods of control_preferences that count steps of segments, which are read more than once.
+# Methods of control.preferences that count steps of segments, which are read more than once.
 OFFLINE = ("regret", "cpl")
 # A run's result is the last value of the first of these that it logged. Higher is better, except for the losses.
 RESULTS = (
@@ -50,11 +50,11 @@ SAMPLES: dict[str, Callable[[Mapping[str, Any]], int]] = {
     "online_dpo": _completions,
     "dpo": _responses,
     "reward_model": _responses,
-    "control_ppo": _env_steps,
-    "control_preferences": _env_steps_or_segments,
-    "control_replay": _env_steps,
-    "control_async": _env_steps,
-    "control_offline": lambda config: config["train"]["batch_size"],
+    "control.ppo": _env_steps,
+    "control.preferences": _env_steps_or_segments,
+    "control.replay": _env_steps,
+    "control.asynchronous": _env_steps,
+    "control.offline": lambda config: config["train"]["batch_size"],
 }
 
 GROUPS = {"sft": "sft"}  # program -> the config's group with its steps, if that is not "train"
@@ -65,6 +65,11 @@ def program_of(config: Mapping[str, Any]) -> str:
     if "program" not in config:
         raise ValueError("the config has no field `program`: set it, or give --program")
     return config["program"]
+
+
+def module_of(program: str) -> str:
+    """The module to start: experiments.PROGRAM, or PROGRAM itself if it is an import path of a user's own."""
+    return program if "." in program and not program.startswith("control.") else f"experiments.{program}"
 
 
 def samples_per_step(config: Mapping[str, Any], program: str | None = None) -> int | None:

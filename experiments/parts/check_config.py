@@ -91,19 +91,19 @@ FUNCTIONS = {
         "algorithm.aggregate": "rl_jax.credit.process_rewards",
     },
     "best_of_n": _REWARD | {"best_of_n.combine": "rl_jax.credit.ensembles"},
-    "control_ppo": _CONTROL,
-    "control_replay": {
+    "control.ppo": _CONTROL,
+    "control.replay": {
         "algorithm.method": "rl_jax.control.replay_methods",
         "algorithm.head": "rl_jax.losses.value_heads",
     },
-    "control_preferences": _CONTROL
+    "control.preferences": _CONTROL
     | {
         "reward.loss": "rl_jax.losses.reward_model",
         "reward.regularizer": "rl_jax.losses.reward_model.rankings",
         "spo.preference": "rl_jax.control.duels",
     },
-    "control_offline": {"algorithm": "rl_jax.control.offline"},
-    "control_async": {
+    "control.offline": {"algorithm": "rl_jax.control.offline"},
+    "control.asynchronous": {
         name: module
         for name, module in _CONTROL.items()
         if name.rpartition(".")[2] not in ("updater", "kl_control", "relabel", "auxiliary")

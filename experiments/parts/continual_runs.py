@@ -1,4 +1,4 @@
-"""One run of experiments.control_offline on tasks that come one after the other: data, fit, what is kept, evaluation.
+"""One run of experiments.control.offline on tasks that come one after the other: data, fit, what is kept, evaluation.
 
 A task is the environment with another value of one field, continual.field; the updates are shared out evenly. When a
 task ends, continual.kept of its steps are kept and the rest is never read again. eval/return and eval/normalized are

@@ -1,4 +1,4 @@
-"""The actors of experiments.control_async, from its config; also what an actor's process runs.
+"""The actors of experiments.control.asynchronous, from its config; also what an actor's process runs.
 
 python -m experiments.parts.control_actors SPEC.json        # started by the program, frames on its pipes
 """

@@ -1,4 +1,4 @@
-"""The trainer of experiments.control_async: its update, its evaluation, its metrics."""
+"""The trainer of experiments.control.asynchronous: its update, its evaluation, its metrics."""
 
 import math
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The reward that control_preferences learns, from a config: its network, its fit, and an evaluation by it."""
+"""The reward that control.preferences learns, from a config: its network, its fit, and an evaluation by it."""
 
 import functools
 import math

@@ -1,4 +1,4 @@
-"""A run of experiments.control_async as processes: trainer, policy workers, actors. The bits are those of one process.
+"""experiments.control.asynchronous as processes: trainer, policy workers, actors. The bits are those of one process.
 
     ... --role=trainer --link=grpc://127.0.0.1:4000 --link_secrets=S      V-trace; publishes weights by version
     ... --role=policy --link=grpc://127.0.0.1:4000 --listen=grpc://127.0.0.1:4001 --link_secrets=S
@@ -72,7 +72,7 @@ def check_replay(config, folder: pathlib.Path) -> None:
 
 
 def check_flags(config, given) -> None:
-    """Raises ValueError if the flags of experiments.control_async do not fit each other or the config.
+    """Raises ValueError if the flags of experiments.control.asynchronous do not fit each other or the config.
 
     Args:
       config: of the program.
@@ -111,7 +111,7 @@ def unpack(group: Group) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """(arrays, what was said beside) of `pack`. Raises ValueError if it is something else."""
     metadata = dict(group.table.schema.metadata or {})
     if KEY not in metadata:
-        raise ValueError(f"group {group.number} was not put by a policy worker of experiments.control_async")
+        raise ValueError(f"group {group.number} was not put by a policy worker of experiments.control.asynchronous")
     return from_table(group.table)[0], json.loads(metadata[KEY])
 
 

@@ -1,4 +1,4 @@
-"""Labelled segments for control_preferences: the agent, the teacher that collects steps, the synthetic annotator."""
+"""Labelled segments for control.preferences: the agent, the teacher that collects steps, the synthetic annotator."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -75,8 +75,8 @@ def make_teacher(config, agent) -> Callable:
         return lambda key, values: agent.init(key)
     taught = config.copy_and_resolve_references()
     with taught.unlocked():
-        del taught["preferences"]  # the teacher is a run of control_ppo
-        taught.update(program="control_ppo", log_every=1)
+        del taught["preferences"]  # the teacher is a run of control.ppo
+        taught.update(program="control.ppo", log_every=1)
     taught.train.total_steps = config.segments.teacher_steps
     taught.checkpoint.every = 1
     taught.eval.num_episodes = 0

@@ -19,6 +19,7 @@ from ml_collections.config_flags import config_path
 import configs
 from configs import fields
 from experiments.parts import check_config, real_data, refusals, stops
+from experiments.parts.budgets import module_of
 from experiments.parts.help_fields import MAIN, TAKES
 from experiments.parts.nearest import nearest_field, ratio, show
 
@@ -285,7 +286,7 @@ def other_program(name: str, config: ConfigDict, argv: Sequence[str]) -> str | N
     started, wanted = name.removeprefix("experiments."), config.get("program")
     if started not in MAIN or wanted in (None, started, *TAKES.get(started, ())):
         return None
-    module = wanted if "." in wanted else f"experiments.{wanted}"
+    module = module_of(wanted)
     return f"this config is for {module}: python -m {module} {shlex.join(argv[1:])}{_word_for(started, argv)}"
 
 

@@ -81,29 +81,29 @@ MAIN: dict[str, tuple[str, ...]] = {
         _TRAIN,
         _END,
     ),
-    "control_ppo": (*_CONTROL, _CONTROL_END),
-    "control_replay": (
+    "control.ppo": (*_CONTROL, _CONTROL_END),
+    "control.replay": (
         "env.name sample.num_envs sample.num_steps train.total_steps num_seeds mesh seed",
         "replay.capacity replay.warmup replay.batch_size network.hidden network.members",
         "algorithm.method algorithm.head algorithm.discount algorithm.n_step algorithm.tau algorithm.target_every "
         "train.gradient_steps train.actor_every train.optimizer.learning_rate",
         _CONTROL_END,
     ),
-    "control_preferences": (
+    "control.preferences": (
         "preferences.method env.name sample.num_envs sample.num_steps train.total_steps num_seeds mesh seed",
         "segments.num_pairs segments.length segments.label segments.beta fit.updates fit.batch_size "
         "fit.optimizer.learning_rate reward.members reward.loss cpl.alpha cpl.bias spo.preference spo.queue_size",
         "algorithm.advantage algorithm.surrogate algorithm.entropy_coef train.optimizer.learning_rate",
         _CONTROL_END,
     ),
-    "control_async": (
+    "control.asynchronous": (
         "env.name sample.num_envs sample.num_steps train.total_steps seed",
         "actors.count actors.policies actors.kind actors.inference actors.block actors.ring",
         "flow.schedule flow.delay flow.ahead",
         "algorithm.advantage algorithm.surrogate algorithm.entropy_coef train.optimizer.learning_rate",
         "network.hidden " + _CONTROL_END,
     ),
-    "control_offline": (
+    "control.offline": (
         "env.name algorithm dataset.path dataset.behaviours dataset.shares dataset.num_envs num_seeds mesh seed",
         "network.hidden train.total_steps train.batch_size train.optimizer.learning_rate",
         _CONTROL_END,

@@ -1,4 +1,4 @@
-"""One run of experiments.control_offline with algorithm.fn "hypercrl": dynamics of tasks that come one after the other.
+"""One run of experiments.control.offline with algorithm.fn "hypercrl": dynamics of tasks that come one after the other.
 
 A task begins with the steps of dataset.behaviours. After every row of metrics the planner (CEM on the model, with the
 world's known reward) acts in every task: that is its evaluation, and in the newest task its steps join the data.

@@ -1,4 +1,4 @@
-"""The dataset of experiments.control_offline, from a config: scripted behaviours of mixed quality, or a file."""
+"""The dataset of experiments.control.offline, from a config: scripted behaviours of mixed quality, or a file."""
 
 import functools
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""One run of experiments.control_offline as pure functions: the data, the fit, the evaluation."""
+"""One run of experiments.control.offline as pure functions: the data, the fit, the evaluation."""
 
 import functools
 from collections.abc import Callable

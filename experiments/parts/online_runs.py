@@ -1,4 +1,4 @@
-"""One run of experiments.control_offline that goes on in the environment: first the data alone, then its own steps too.
+"""One run of experiments.control.offline that goes on in the environment: first the data alone, then its own steps too.
 
 In the first online.after of the updates only recorded steps are read, as in offline_runs. Then, every online.every
 updates, the policy acts for as many steps, all environments together, and they join the data (arXiv 2408.08441: one

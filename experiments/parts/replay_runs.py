@@ -1,4 +1,4 @@
-"""A run of experiments.control_replay, from its config to pure functions; and the recorder of its episodes."""
+"""A run of experiments.control.replay, from its config to pure functions; and the recorder of its episodes."""
 
 import math
 from collections.abc import Callable

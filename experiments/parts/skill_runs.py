@@ -1,4 +1,4 @@
-"""One run of experiments.control_offline with algorithm.fn "psec": a base, its skills, and their composition.
+"""One run of experiments.control.offline with algorithm.fn "psec": a base, its skills, and their composition.
 
 The tasks are those of continual.values: the base's, one for each skill, and the new one. The updates are shared out
 evenly; Adam, the critics and the value start anew with each task. eval/return and eval/normalized are of the present

@@ -182,7 +182,7 @@ def show(value: Any) -> str:
 
 
 def expand(run: Run, arm: str, seed: int | None) -> list[Member]:
-    """The seeds of a run: the run itself, or each run within a program of many runs (experiments.control_ppo).
+    """The seeds of a run: the run itself, or each run within a program of many runs (experiments.control.ppo).
 
     The runs of such a program are those of config.runs, or else every seed with every combination of the values in
     config.sweep. It logs the return of the first 64.

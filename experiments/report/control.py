@@ -1,4 +1,4 @@
-"""The report's section on the seeds that one program trains side by side (experiments.control_ppo)."""
+"""The report's section on the seeds that one program trains side by side (experiments.control.ppo)."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -3,7 +3,7 @@
     python -m experiments.report.render RUN --text          # every step of the run's newest recorded episode
     python -m experiments.report.render RUN                 # RUN/episode.svg: the animation alone
 
-A run's episodes.jsonl has one row per episode recorded by experiments.control_ppo. A film is one SVG without a
+A run's episodes.jsonl has one row per episode recorded by experiments.control.ppo. A film is one SVG without a
 script: its frames form a column, and a style sheet moves the column past a window frame by frame.
 """
 
@@ -241,14 +241,14 @@ def load_episodes(workdir: Path) -> list[dict[str, Any]]:
     path = workdir / EPISODES_FILE
     rows = read_jsonl(path) if path.exists() else []
     if not rows:
-        raise FileNotFoundError(f"no episode under {workdir}: name a --workdir of experiments.control_ppo")
+        raise FileNotFoundError(f"no episode under {workdir}: name a --workdir of experiments.control.ppo")
     return rows
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m experiments.report.render", description="Show a recorded episode.")
-    parser.add_argument("run", type=Path, metavar="RUN", help="the --workdir of experiments.control_ppo")
+    parser.add_argument("run", type=Path, metavar="RUN", help="the --workdir of experiments.control.ppo")
     parser.add_argument("--text", action="store_true", help="print the steps instead of writing RUN/episode.svg")
     parsed = parser.parse_args(arguments)
     try:

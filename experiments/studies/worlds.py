@@ -9,7 +9,7 @@ import numpy as np
 from experiments.parts import control_runs, control_setup, offline_runs
 from experiments.studies.base import Outcome, curve
 
-MAKERS = {"control_ppo": control_runs.make_run, "control_offline": offline_runs.make_offline_run}
+MAKERS = {"control.ppo": control_runs.make_run, "control.offline": offline_runs.make_offline_run}
 
 
 def trained_in_worlds(
@@ -41,7 +41,7 @@ def trained_in_worlds(
             raise ValueError(f"{arm}: {updates} updates do not divide into {points} points")
         config.update(log_every=updates // points, group=len(seeds), runs=tuple((seed, ()) for seed in seeds))
         config.checkpoint.every = config.log_every
-        program = control_runs.make_program(config, MAKERS[config.get("program", "control_ppo")])
+        program = control_runs.make_program(config, MAKERS[config.get("program", "control.ppo")])
         state, rows = program.init(), []
         for _ in range(points):
             state, found = program.advance(state)

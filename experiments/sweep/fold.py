@@ -1,6 +1,6 @@
 """Trains many points of a control sweep in one program (--vmap): points that differ only in seeds and float fields.
 
-folded/HASH/ is an ordinary run directory of experiments.control_ppo with config.runs. Once it is complete, each of its
+folded/HASH/ is an ordinary run directory of experiments.control.ppo with config.runs. Once it is complete, each of its
 points gets a run directory of its own with its rows, as if it had run alone.
 """
 
@@ -65,8 +65,8 @@ def _split(points: Sequence[tuple[Point, int]]) -> list[list[Point]]:
 
 def _parts(point: Point) -> tuple[dict[str, float], dict[str, Any]]:
     """(numbers that may differ within one program, the other overrides without seeds)."""
-    if point.program != "control_ppo":
-        raise ValueError(f"--vmap: {point.program} cannot be vectorized; only control_ppo can")
+    if point.program != "control.ppo":
+        raise ValueError(f"--vmap: {point.program} cannot be vectorized; only control.ppo can")
     config = set_fields(load_config(point.config), point.overrides)
     if config.num_seeds != 1 or config.sweep or config.runs:
         raise ValueError(f"--vmap: {point.name} already has several runs (num_seeds): add seed to --sweep instead")

@@ -16,7 +16,7 @@ from ml_collections import ConfigDict
 
 from configs import sweeps
 from experiments.parts import own_folder
-from experiments.parts.budgets import program_of
+from experiments.parts.budgets import module_of, program_of
 
 PLAIN = (bool, int, float, str)
 LONGEST_NAME = 120  # characters; a longer name is cut and ends in a hash
@@ -43,9 +43,9 @@ class Point(NamedTuple):
 
     def command(self, workdir: str | pathlib.Path, extra: Sequence[str] = ()) -> list[str]:
         """The command line of the run; extra: further arguments for it."""
-        module = self.program if "." in self.program else f"experiments.{self.program}"
         fields = [f"--config.{name}={_flag(value)}" for name, value in fields_of(self.overrides).items()]
-        return [sys.executable, "-m", module, f"--config={self.config}", f"--workdir={workdir}", *fields, *extra]
+        start = [sys.executable, "-m", module_of(self.program), f"--config={self.config}", f"--workdir={workdir}"]
+        return [*start, *fields, *extra]
 
     def record(self) -> dict[str, Any]:
         """The point as stored in sweep.json."""

@@ -2,11 +2,11 @@
 
     python -m experiments.tools.control_kills --kills=20
 
-Two runs of experiments.control_async at its smallest size, counted: one process; and a trainer, policy workers and
-actors as processes of their own over the network (loopback, with a token), each killed by SIGKILL in turn, at drawn
-moments, and started again by the same call. Their logs and final.json must be equal in every byte. The processes are
-forks of this one, which has imported everything and started nothing. The last line is JSON; the exit code is 1 if a
-file differs.
+Two runs of experiments.control.asynchronous at its smallest size, counted: one process; and a trainer, policy workers
+and actors as processes of their own over the network (loopback, with a token), each killed by SIGKILL in turn, at
+drawn moments, and started again by the same call. Their logs and final.json must be equal in every byte. The
+processes are forks of this one, which has imported everything and started nothing. The last line is JSON; the exit
+code is 1 if a file differs.
 """
 
 import argparse
@@ -26,7 +26,7 @@ import jax
 from ml_collections import ConfigDict
 
 from configs.control import asynchronous as control_config
-from experiments import control_async
+from experiments.control import asynchronous as control_async
 from experiments.parts import control_roles
 from experiments.parts.async_links import Secrets, make_link, make_server
 from experiments.tools import chaos

@@ -4,7 +4,7 @@
     python -m experiments.tools.control_levels acrobot --config.mesh=seeds:2
     python -m experiments.tools.control_levels --smoke                  # seconds: does it run?
 
-Each environment is one run of experiments.control_ppo in a folder of its own; finished runs are skipped, interrupted
+Each environment is one run of experiments.control.ppo in a folder of its own; finished runs are skipped, interrupted
 ones resume. The value of a seed is the mean return of its last evaluation, over config.eval.num_episodes whole
 episodes that are not trained on. The command writes levels.md, levels.json and, per environment, a report.html with
 the curves.
@@ -98,7 +98,7 @@ def row_of(level: Level, workdir: pathlib.Path, *, smoke: bool = False) -> dict:
         "reached": reached,
         "verdict": verdict,
         "seconds": sum(row["seconds"] for row in read_jsonl(workdir / SPENT)) if (workdir / SPENT).exists() else None,
-        "command": f"python -m experiments.control_ppo --config={argument(level, smoke)}",
+        "command": f"python -m experiments.control.ppo --config={argument(level, smoke)}",
     }
 
 
@@ -133,7 +133,7 @@ def run(levels: Sequence[Level], folder: pathlib.Path, overrides: Sequence[str],
         check_same(level, folder / level.word, overrides, smoke=smoke)
     for level in levels:
         workdir = folder / level.word
-        run_once("control_ppo", argument(level, smoke), workdir, list(overrides), workdir / SPENT)
+        run_once("control.ppo", argument(level, smoke), workdir, list(overrides), workdir / SPENT)
         cli.write_report([workdir])
     rows = [row_of(level, folder / level.word, smoke=smoke) for level in LEVELS if is_complete(folder / level.word)]
     said = shlex.join(["python", "-m", "experiments.tools.control_levels", *["--smoke"] * smoke, *overrides])

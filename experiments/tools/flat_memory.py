@@ -1,7 +1,7 @@
 """Whether a loop's memory stays flat: a program at its smallest size for many steps, with its counts over time.
 
     python -m experiments.tools.flat_memory grpo                      # 2,000 steps; also ppo, agents, dpo, sft, ...
-    python -m experiments.tools.flat_memory control_ppo --steps=500 --every=10
+    python -m experiments.tools.flat_memory control.ppo --steps=500 --every=10
 
 After every so many steps it reads this process's resident memory, open file descriptors and threads, the programs that
 jax has compiled (or read from its cache), and the live arrays of jax. Over the second half of the run the memory may
@@ -38,9 +38,9 @@ PROGRAMS = {
     "online_dpo": ("configs.preferences.online", "smoke"),
     "sft": ("configs.tasks.arithmetic", "smoke"),
     "reward_model": ("configs.preferences.reward_models", "smoke,scratch"),
-    "control_ppo": ("configs.control.environments", "matching,smoke"),
-    "control_replay": ("configs.control.replay", "matching,smoke"),
-    "control_preferences": ("configs.control.preferences", "reward,matching,smoke"),
+    "control.ppo": ("configs.control.environments", "matching,smoke"),
+    "control.replay": ("configs.control.replay", "matching,smoke"),
+    "control.preferences": ("configs.control.preferences", "reward,matching,smoke"),
 }
 STEPS_OF = {"sft": "sft"}  # the group whose `steps` a program takes, if it is not "train"
 COUNTS = ("descriptors", "threads", "programs", "arrays")
@@ -132,7 +132,7 @@ def tiny(program: str, folder: pathlib.Path, steps: int, *, workers: int = 1, sa
     config = importlib.import_module(module).get_config(words)
     config.log.progress = False
     config.checkpoint.every = every = max(steps // saves, 1)
-    if program.startswith("control_"):
+    if program.startswith("control."):
         config.update(num_seeds=1, log_every=1)
         config.sample.update(num_envs=4, num_steps=8)
         config.train.total_steps = steps * config.sample.num_envs * config.sample.num_steps

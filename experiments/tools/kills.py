@@ -31,7 +31,7 @@ import jax
 from experiments.tools import chaos, flat_memory
 from rl_jax.training import compilation
 
-PROGRAMS = ("grpo", "ppo", "agents", "dpo", "online_dpo", "reward_model", "control_ppo")
+PROGRAMS = ("grpo", "ppo", "agents", "dpo", "online_dpo", "reward_model", "control.ppo")
 IN_SAVE, IN_START = 0.5, 0.1  # shares of the kills
 STEPS = 40  # of each run
 SAVES = 20  # checkpoints of each run
@@ -116,7 +116,7 @@ class Forks(chaos.Runs):
 
     def _run(self, workdir: pathlib.Path) -> None:
         config = flat_memory.tiny(self._program, self._folder, self._steps, workers=0, saves=self._saves)
-        if self._program.startswith("control_"):
+        if self._program.startswith("control."):
             config.eval.num_episodes = 1
         else:
             config.eval.every = 0

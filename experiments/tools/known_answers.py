@@ -8,7 +8,7 @@ periodic schedule against the relaxation. `bidding`: the values of campaigns. `t
 `fronts`: C-MORL's two stages. `groups`: max-min against the mean, and EM over annotators. `directions`: policies
 conditioned on a direction. `bilevel`: hypergradients against finite differences. `trees`: variances of rewards by
 comparisons of a tree's leaves and of a chain. PPO on the first three and on tours is
-experiments.control_ppo with configs/control/environments.py:recovering, bidding or salesman.
+experiments.control.ppo with configs/control/environments.py:recovering, bidding or salesman.
 """
 
 import argparse

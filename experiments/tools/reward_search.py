@@ -39,7 +39,7 @@ def trained(config: ConfigDict, candidates: Sequence[search.Weights], seeds: Seq
     """Trains every candidate on every seed, all in one program.
 
     Args:
-      config: of experiments.control_ppo with the relabelling by_terms.
+      config: of experiments.control.ppo with the relabelling by_terms.
       candidates: the weights.
       seeds: of the runs.
 
@@ -149,7 +149,7 @@ def run(config: ConfigDict, options: argparse.Namespace) -> list[dict[str, Any]]
     """The search.
 
     Args:
-      config: of experiments.control_ppo with the relabelling by_terms.
+      config: of experiments.control.ppo with the relabelling by_terms.
       options: of the command line.
 
     Returns:
@@ -158,9 +158,9 @@ def run(config: ConfigDict, options: argparse.Namespace) -> list[dict[str, Any]]
     Raises:
       ValueError: if the config names no terms, or its environment gives no evaluation.
     """
-    if config.program != "control_ppo" or config.algorithm.relabel.fn != "by_terms" or not config.eval.num_episodes:
+    if config.program != "control.ppo" or config.algorithm.relabel.fn != "by_terms" or not config.eval.num_episodes:
         raise ValueError(
-            "reward_search needs a config of experiments.control_ppo with algorithm.relabel.fn='by_terms' and "
+            "reward_search needs a config of experiments.control.ppo with algorithm.relabel.fn='by_terms' and "
             "eval.num_episodes of 1 or more"
         )
     check_config.check(config)

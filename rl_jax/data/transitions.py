@@ -137,7 +137,7 @@ def read(path) -> Recorded:
             raise DataError(f"{path}: a folder without *.npz or Minari's data/main_data.hdf5")
         return joined([read_npz(part) for part in parts])
     if not path.is_file():
-        raise DataError(f"{path}: no such file; control_ppo --config.record.path=FOLDER records one")
+        raise DataError(f"{path}: no such file; control.ppo --config.record.path=FOLDER records one")
     if path.suffix in (".hdf5", ".h5"):
         return read_hdf5(path)
     return read_npz(path)

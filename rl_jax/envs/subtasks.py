@@ -5,7 +5,7 @@
     Q(s, a) <- r + gamma mean_k max_a' Q_slow(s'_k, a'),   gamma .5     one network that reads the sequence (a, s)
 
 A model is asked for one slot at a time, and reads the slots before it: which order is best depends on the text. The
-model is a function (text) -> text and is never trained; what is trained is Q, by experiments.control_replay with
+model is a function (text) -> text and is never trained; what is trained is Q, by experiments.control.replay with
 network.enumerated. Source: arXiv 2505.11893 and its code (Ding-Papa/RLAP-code), extraction of events.
 
 Departs: Q reads hashed runs of words (`bag`) where the paper's Actor is a pretrained encoder with a head of one number.

@@ -6,7 +6,7 @@
 
 A block is a pattern of requests to the model; what it says becomes a step of the text, which the next request begins
 with. The episode ends when the model says that the text has the answer, with `terminate`, or after `most` blocks. The
-model is a function (text) -> text and is never trained: what is trained is the navigator, by experiments.control_replay
+model is a function (text) -> text and is never trained: what is trained is the navigator, by experiments.control.replay
 (double DQN with two heads, under 3000 weights, gamma .9).
 
 Source: arXiv 2505.14140 and its code (haohaoqian/RL-LLM-Reasoning), whose blocks, marks, rewards and end these are; its

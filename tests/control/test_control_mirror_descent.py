@@ -1,4 +1,4 @@
-"""MDPO (arXiv 2005.09814) as control_ppo runs it: where its loss is smallest, and the weight of its KL."""
+"""MDPO (arXiv 2005.09814) as control.ppo runs it: where its loss is smallest, and the weight of its KL."""
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ UPDATES = 5
 
 @pytest.mark.parametrize("update", [1, 3, UPDATES])
 def test_the_optimum_is_the_old_policy_times_the_exponential_of_the_advantages(update):
-    """pi = old exp(t_k A) / Z with t_k = 1 - (k - 1) / K, by descent on the loss of experiments.control_ppo."""
+    """pi = old exp(t_k A) / Z with t_k = 1 - (k - 1) / K, by descent on the loss of experiments.control.ppo."""
     config = configs.get_config("matching,mdpo")
     algorithm = control_setup.make_algorithm(control_setup.settings_of(config), updates=UPDATES)
     algorithm = algorithm._replace(entropy_coef=0.0)

@@ -161,7 +161,7 @@ def test_the_actions_say_which_state_follows():
 
 @pytest.mark.slow
 def test_the_program_tells_the_loss_what_follows():
-    """control_ppo's own rollout: a batch with the steps ahead of its environments, and the loss among the metrics."""
+    """control.ppo's own rollout: a batch with the steps ahead of its environments, and the loss among the metrics."""
     config = rewards.get_config("taco,smoke")
     config.sample.update(num_envs=2, num_steps=6)
     config.network.hidden = (4,)

@@ -187,19 +187,19 @@ class Jobs:
 
     def control_seeds(self) -> None:
         """Four runs in environments, two per process."""
-        from experiments import control_ppo
+        from experiments.control import ppo as control_ppo
 
         control_ppo.run(control_config(rates=(0.003, 0.01)).lock(), self.folder / "control_seeds")
 
     def control_envs(self) -> None:
         """Environments over all processes: gradients are summed over them."""
-        from experiments import control_ppo
+        from experiments.control import ppo as control_ppo
 
         control_ppo.run(control_config(rates=(0.003,), mesh="envs:4").lock(), self.folder / "control_envs")
 
     def control_halves(self) -> None:
         """control_seeds, ended by a signal to the last process alone, and resumed."""
-        from experiments import control_ppo
+        from experiments.control import ppo as control_ppo
         from experiments.parts import control_loop
 
         config, folder = control_config(rates=(0.003, 0.01)).lock(), self.folder / "control_halves"
@@ -220,7 +220,7 @@ class Jobs:
 
     def control_diverges(self) -> None:
         """The same program with learning rates at which no run has finite gradients: all processes raise."""
-        from experiments import control_ppo
+        from experiments.control import ppo as control_ppo
 
         config = control_config(rates=(math.inf, math.inf))
         config.max_nonfinite_in_a_row = 3

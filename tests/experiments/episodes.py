@@ -53,7 +53,7 @@ def rows(step: int = 400) -> dict[str, dict]:
 def write_control_run(workdir, *, seeds: int = 10, length: int = 30, name: str = "gymnax/CartPole-v1", sweep=()):
     """Writes the folder of a training in environments: its seeds get better, and two episodes are there."""
     config = {"seed": 0, "num_seeds": seeds, "env": {"name": name}, "sweep": sweep, "runs": []}
-    write_run_record(workdir, config=config, command=["control"], task=name, algorithm="control_ppo")
+    write_run_record(workdir, config=config, command=["control"], task=name, algorithm="control.ppo")
     rng = np.random.default_rng(0)
     with RunLogger(workdir, total_steps=50 * length, progress=False, tensorboard=False) as log:
         log.rows(render.EPISODES, [rows(step=0)[name]])

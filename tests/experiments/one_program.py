@@ -6,7 +6,8 @@ cost.
 
 import pytest
 
-from experiments import control_ppo, control_replay
+from experiments.control import ppo as control_ppo
+from experiments.control import replay as control_replay
 from experiments.parts import control_loop
 
 

@@ -1,4 +1,4 @@
-"""Several agents in control_ppo and control_replay: configs, runs, metrics per agent, and what each program refuses."""
+"""Several agents in control.ppo and control.replay: configs, runs, metrics per agent, and what each program refuses."""
 
 import json
 
@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from configs.control import agents as configs
-from experiments import control_ppo, control_replay
+from experiments.control import ppo as control_ppo
+from experiments.control import replay as control_replay
 from experiments.parts import control_agents, control_runs, control_setup, replay_runs
 from rl_jax.envs.worlds import matrix_games
 from tests.experiments.small import kept_signals  # noqa: F401  a fixture
@@ -28,7 +29,7 @@ def test_every_config_fits_its_world(words):
     env = control_setup.load_env(config, 4, learning=True)
     team = words.endswith(("vdn", "qmix"))
     assert env.num_envs == (4 if team else 4 * env.agents.count)
-    if config.program == "control_replay":
+    if config.program == "control.replay":
         built = replay_runs.build(config, config.algorithm.to_dict(), env)
         replay_runs.make_settings(config, control_setup.settings_of(config), 1)
         assert set(jax.eval_shape(built.method.init, jax.random.key(0))) == {"critic"}

@@ -1,4 +1,4 @@
-"""experiments/control_async.py: equal bits whoever acts, exact V-trace, resume, kills, and what it learns."""
+"""experiments/control/asynchronous.py: equal bits whoever acts, exact V-trace, resume, kills, and what it learns."""
 
 import concurrent.futures
 import json
@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from configs.control import asynchronous as configs
-from experiments import control_async
+from experiments.control import asynchronous as control_async
 from experiments.parts import control_actors, control_learner, control_roles
 from experiments.parts.async_links import Secrets, make_link
 from experiments.tools import control_kills
@@ -198,7 +198,7 @@ def test_a_run_that_is_stopped_goes_on_bit_for_bit_with_weights_of_three_updates
 @pytest.mark.slow
 def test_processes_give_the_bits_of_threads_after_kills_of_an_actor_and_of_the_trainer(whole, tmp_path):
     """The trainer that goes on is this process: the start of one is what costs here."""
-    command = [sys.executable, "-m", "experiments.control_async"]
+    command = [sys.executable, "-m", "experiments.control.asynchronous"]
     command += ["--config=configs/control/asynchronous.py:smoke,processes", f"--workdir={tmp_path / 'run'}"]
     command += ["--config.actors.count=1"]
     environment, killed = programs.environment(tmp_path / "home"), []
@@ -429,8 +429,8 @@ def test_a_free_policy_worker_never_goes_back_and_waits_for_the_trainer(tmp_path
 def test_what_actors_cannot_do_is_refused():
     with pytest.raises(ValueError, match="network.kind='gru': actors keep no memory, set it to 'mlp'"):
         control_learner.make_learner(small(network__kind="gru"))
-    with pytest.raises(ValueError, match="this config is for python -m experiments.control_ppo"):
-        control_async.run(small(program="control_ppo"), pathlib.Path("unused"))
+    with pytest.raises(ValueError, match="this config is for python -m experiments.control.ppo"):
+        control_async.run(small(program="control.ppo"), pathlib.Path("unused"))
     with pytest.raises(ValueError, match="choose at most one environment, not cartpole, shuttle"):
         configs.get_config("cartpole,shuttle")
 

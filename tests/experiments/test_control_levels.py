@@ -8,7 +8,7 @@ import pytest
 
 from configs.control import environments as configs
 from configs.control.levels import LEVELS, Level
-from experiments import control_ppo
+from experiments.control import ppo as control_ppo
 from experiments.parts import control_runs, control_setup
 from experiments.report import cli
 from experiments.tools import control_levels
@@ -22,9 +22,9 @@ MEAN = EACH._replace(of="mean")
 
 
 def finished(workdir, values, level=EACH, **fields):
-    """A folder as experiments.control_ppo leaves it, of a run that ended with these returns of its seeds."""
+    """A folder as experiments.control.ppo leaves it, of a run that ended with these returns of its seeds."""
     config = configs.get_config(f"{level.word},smoke").to_dict() | fields
-    write_run_record(workdir, config=config, command="x", task=level.name, algorithm="control_ppo")
+    write_run_record(workdir, config=config, command="x", task=level.name, algorithm="control.ppo")
     with RunLogger(workdir, total_steps=2, progress=False, tensorboard=False) as log:
         for step in (1, 2):
             each = {f"runs/{index}": value * step / 2 for index, value in enumerate(values)}
@@ -57,7 +57,7 @@ def test_the_verdict(tmp_path, level, values, said, reached):
     assert (row["verdict"], row["reached"], row["worst"], row["steps"]) == (said, reached, min(values), 200)
     assert row["interval"]["mean"] == pytest.approx(sum(values) / len(values))
     text = control_levels.table([row])
-    assert f"| {reached} of {len(values)} | {said} | - | `python -m experiments.control_ppo" in text
+    assert f"| {reached} of {len(values)} | {said} | - | `python -m experiments.control.ppo" in text
     assert "475, here" in text
 
 
@@ -146,7 +146,7 @@ def test_it_runs_and_a_finished_run_is_not_made_again(tmp_path, monkeypatch, cap
     control_levels.main(asked)
     with pytest.raises(ValueError, match="is finished with sample.num_envs=4"):
         control_levels.main([*asked, "--config.sample.num_envs=5"])
-    assert [row[:2] for row in made] == [("control_ppo", "configs/control/environments.py:cartpole,smoke")]
+    assert [row[:2] for row in made] == [("control.ppo", "configs/control/environments.py:cartpole,smoke")]
     (row,) = json.loads((tmp_path / "levels.json").read_text())["rows"]
     assert len(row["values"]) == 2 and row["verdict"] == "not judged" and row["steps"] == 256
     assert "CartPole-v1" in (tmp_path / "levels.md").read_text() and "CartPole-v1" in capsys.readouterr().out

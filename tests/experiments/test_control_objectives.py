@@ -1,4 +1,4 @@
-"""experiments/control_ppo.py with several objectives: its metrics, its refusals, and what fronts reach."""
+"""experiments/control/ppo.py with several objectives: its metrics, its refusals, and what fronts reach."""
 
 import json
 

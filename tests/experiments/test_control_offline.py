@@ -1,4 +1,4 @@
-"""experiments/control_offline.py: a run and its resumption, data from files and from control_ppo, and refusals."""
+"""experiments/control/offline.py: a run and its resumption, data from files and from control.ppo, and refusals."""
 
 import functools
 import json
@@ -10,7 +10,8 @@ import pytest
 
 from configs.control import environments, preferences
 from configs.control import offline as configs
-from experiments import control_offline, control_ppo
+from experiments.control import offline as control_offline
+from experiments.control import ppo as control_ppo
 from experiments.parts import (
     budgets,
     control_record,
@@ -65,7 +66,7 @@ def test_a_run_and_its_resumption(tmp_path, monkeypatch):
 @pytest.mark.usefixtures("kept_signals")
 @pytest.mark.slow
 def test_a_run_of_ppo_is_recorded_and_read(tmp_path):
-    """control_ppo writes transitions at update 0 and at each checkpoint; control_offline takes the folder."""
+    """control.ppo writes transitions at update 0 and at each checkpoint; control.offline takes the folder."""
     config = environments.get_config("matching,smoke")
     config.network.hidden = (8,)
     config.update(num_seeds=1)
@@ -129,7 +130,7 @@ def test_a_file_is_read(tmp_path):
         ("pointmass,iql,preferred,fqe", {}, "ope needs the environment's returns"),
         ("matching,bc", dict(algorithm__fn="td3_bc"), "needs continuous ones, not 2"),
         ("pointmass,dual_tv", dict(algorithm__divergence="js"), "divergence='js' is none of chi2, tv"),
-        ("pointmass,iql", dict(program="control_ppo"), "this config is for python -m experiments.control_ppo"),
+        ("pointmass,iql", dict(program="control.ppo"), "this config is for python -m experiments.control.ppo"),
     ],
 )
 def test_refusals(words, fields, said, tmp_path):

@@ -1,4 +1,4 @@
-"""experiments/control_ppo.py: the same runs by jit and pmap over devices, resumed, swept, and on a user's gymnasium."""
+"""experiments/control/ppo.py: the same runs by jit and pmap over devices, resumed, swept, and on a user's gymnasium."""
 
 import contextlib
 import functools
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from configs.control import environments as configs
-from experiments import control_ppo
+from experiments.control import ppo as control_ppo
 from experiments.parts import control_runs, control_setup
 from rl_jax.training import checkpoint
 from tests.envs.libraries import adapter, foreign
@@ -237,7 +237,7 @@ def test_words_that_do_not_go_together():
         configs.get_config("cartpole,pendulum")
     with pytest.raises(ValueError, match="use a2c with inventory, the same store"):
         configs.get_config("hdpo,a2c")
-    with pytest.raises(ValueError, match="this config is for python -m experiments.control_preferences"):
-        control_ppo.run(small(program="control_preferences"), pathlib.Path("unused"))
+    with pytest.raises(ValueError, match="this config is for python -m experiments.control.preferences"):
+        control_ppo.run(small(program="control.preferences"), pathlib.Path("unused"))
     with pytest.raises(ValueError, match="'cartpol'.*cartpole"):
         configs.get_config("cartpol")

@@ -1,4 +1,4 @@
-"""experiments/control_preferences.py: every method learns from preferences what it should, resumes, and refuses."""
+"""experiments/control/preferences.py: every method learns from preferences what it should, resumes, and refuses."""
 
 import functools
 import json
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import pytest
 
 from configs.control import preferences as configs
-from experiments import control_preferences
+from experiments.control import preferences as control_preferences
 from experiments.parts import budgets, control_runs, control_setup
 from rl_jax.control import segments
 from rl_jax.training import checkpoint
@@ -156,7 +156,7 @@ def test_every_config_traces(words):
     after, metrics = jax.eval_shape(lambda state: advance(state, {}, 1), state)
     assert jax.tree.map(lambda x: (x.shape, x.dtype), after) == jax.tree.map(lambda x: (x.shape, x.dtype), state)
     assert "eval/return" in metrics and control_setup.num_updates(config) > 0
-    assert budgets.program_of(config) == "control_preferences"
+    assert budgets.program_of(config) == "control.preferences"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""experiments/control_replay.py: every config builds, runs resume bit for bit with their replay, sweep, and spread."""
+"""experiments/control/replay.py: every config builds, runs resume bit for bit with their replay, sweep, and spread."""
 
 import functools
 import json
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from configs.control import replay as configs
-from experiments import control_replay
+from experiments.control import replay as control_replay
 from experiments.parts import control_runs, control_setup, replay_runs
 from rl_jax.control import replay_types
 from rl_jax.envs.worlds import restless
@@ -259,8 +259,8 @@ def test_words_that_do_not_go_together():
     assert configs.get_config("breakout,c51").algorithm.head.high == 30.0
     with pytest.raises(ValueError, match="residual corrects the controller of docking; there is none for aim"):
         configs.get_config("aim,residual")
-    with pytest.raises(ValueError, match="this config is for python -m experiments.control_ppo"):
-        control_replay.run(small(program="control_ppo"), pathlib.Path("unused"))
+    with pytest.raises(ValueError, match="this config is for python -m experiments.control.ppo"):
+        control_replay.run(small(program="control.ppo"), pathlib.Path("unused"))
 
 
 @pytest.mark.parametrize("words", ["residual", "liayn"])

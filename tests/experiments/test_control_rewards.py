@@ -1,4 +1,4 @@
-"""configs/control/rewards.py through control_ppo: what is swept, what is resumed, and what is refused."""
+"""configs/control/rewards.py through control.ppo: what is swept, what is resumed, and what is refused."""
 
 import functools
 import json
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from configs.control import preferences, rewards
-from experiments import control_ppo
+from experiments.control import ppo as control_ppo
 from experiments.parts import check_config, control_auxiliary, control_relabel, control_runs, control_setup
 from rl_jax.rollout.envs.steps import collect, memoryless, start
 from rl_jax.training import checkpoint

@@ -36,7 +36,7 @@ def at_the_root(monkeypatch):
 
 def doc_of(program: str) -> str:
     """The docstring of a program, as its module has it."""
-    text = (REPO_ROOT / "experiments" / f"{program}.py").read_text(encoding="utf-8")
+    text = (REPO_ROOT / "experiments" / f"{program.replace('.', '/')}.py").read_text(encoding="utf-8")
     return text.split('"""')[1]
 
 
@@ -85,7 +85,7 @@ def test_asked_for_help_a_program_exits_with_0(program, monkeypatch, capsys):
     main.__spec__ = importlib.util.find_spec(f"experiments.{program}")
     monkeypatch.setitem(sys.modules, "__main__", main)
     with pytest.raises(SystemExit) as stopped:
-        program_help.parse_flags_helpfully([f"experiments/{program}.py", "--help"])
+        program_help.parse_flags_helpfully([f"experiments/{program.replace('.', '/')}.py", "--help"])
     printed = capsys.readouterr().out
     assert stopped.value.code == 0 and len(printed.splitlines()) <= 60
     assert "--fork=FOLDER" in printed and "SIGTERM saves and exits with status 75" in printed
@@ -267,7 +267,7 @@ def test_other_program():
     for name in ("experiments.ppo", "experiments.sft", "experiments.evaluate", "experiments.plan", "my_fork"):
         assert program_help.other_program(name, config, argv) is None
     control = load_config(CONTROL)
-    assert "experiments.control_ppo" in program_help.other_program("experiments.sft", control, argv)
+    assert "experiments.control.ppo" in program_help.other_program("experiments.sft", control, argv)
     assert program_help.other_program("experiments.grpo", ConfigDict(), argv) is None
     argv = ["ppo.py", "--config=configs/task.py:lora", "--config.seed=1"]  # a file with a word for this program
     said = program_help.other_program("experiments.ppo", load_config("configs/task.py:lora"), argv)

@@ -179,5 +179,5 @@ def test_the_flag_is_the_configs_field(text, steps):
     from ml_collections import ConfigDict
 
     config = ConfigDict(dict(log=dict(progress=False))).lock()
-    profiling.set_steps(config, text, "experiments.control_ppo")
+    profiling.set_steps(config, text, "experiments.control.ppo")
     assert config.log.profile_steps == steps

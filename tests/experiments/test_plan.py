@@ -653,8 +653,8 @@ def test_what_is_not_planned_is_refused():
         cli.plan(config, "v5e:2x4", ["train"])
     with pytest.raises(ValueError, match="--programs=critic: a run of grpo has train, score, decode"):
         runs.make_planned("critic", programs.describe(*small(), mesh()))
-    config.program = "control_ppo"
-    with pytest.raises(ValueError, match="plans no runs of control_ppo: it knows grpo, ppo"):
+    config.program = "control.ppo"
+    with pytest.raises(ValueError, match="plans no runs of control.ppo: it knows grpo, ppo"):
         runs.programs_of(config)
 
 

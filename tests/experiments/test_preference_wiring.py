@@ -96,7 +96,7 @@ def test_runs_are_seed_by_seed():
     np.testing.assert_allclose(values["algorithm.entropy_coef"], [0.1, 0.2, 0.3] * 2, rtol=1e-6)
 
 
-# --- Segments for control_preferences ---------------------------------------------------------------------------------
+# --- Segments for control.preferences ---------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

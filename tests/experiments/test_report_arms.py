@@ -174,7 +174,7 @@ def test_seeds_that_diverged_or_never_measured_are_named():
 
 def test_the_listed_runs_of_one_control_program_keep_their_own_fields(tmp_path):
     config = {"seed": 0, "num_seeds": 1, "sweep": [], "runs": [[7, [["train.lr", 0.1]]], [8, [["train.lr", 0.2]]]]}
-    write_run_record(tmp_path, config=config, command="x", task="cartpole", algorithm="control_ppo")
+    write_run_record(tmp_path, config=config, command="x", task="cartpole", algorithm="control.ppo")
     with RunLogger(tmp_path, total_steps=1, progress=False, tensorboard=False) as log:
         log.log(1, {"runs/0": 1.0, "runs/1": 2.0, "eval/return": 1.5})
     members = arms_page.expand(arms_page.load_run(tmp_path, "run"), "", 0)
@@ -183,7 +183,7 @@ def test_the_listed_runs_of_one_control_program_keep_their_own_fields(tmp_path):
 
 def test_the_runs_of_one_control_program_are_seeds_of_what_it_swept(tmp_path):
     config = {"seed": 0, "num_seeds": 2, "sweep": [["algorithm.entropy_coef", [0.0, 0.5]]]}
-    write_run_record(tmp_path, config=config, command="x", task="cartpole", algorithm="control_ppo")
+    write_run_record(tmp_path, config=config, command="x", task="cartpole", algorithm="control.ppo")
     with RunLogger(tmp_path, total_steps=2, progress=False, tensorboard=False) as log:
         for step in (1, 2):
             each = {f"runs/{index}": 10.0 * index + step for index in range(4)}

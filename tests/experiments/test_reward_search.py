@@ -41,7 +41,7 @@ def test_what_is_proposed_and_chosen(tmp_path):
         reward_search.proposed(given, hand, [])
     with pytest.raises(ValueError, match="neither random, preference nor a file"):
         reward_search.proposed(options(tmp_path, proposals="llm"), hand, [])
-    with pytest.raises(ValueError, match="needs a config of experiments.control_ppo with"):
+    with pytest.raises(ValueError, match="needs a config of experiments.control.ppo with"):
         reward_search.run(rewards.get_config("potential"), asked)
 
 

@@ -269,7 +269,7 @@ def test_list_and_print_start_nothing(undisturbed, tmp_path, capsys):
         (["--sweep=seed:1", "--config.seed=3"], "seed is both set on the command line and swept"),
         (["--sweep=seed:1,seed:1"], "two sweeps set seed"),
         (["--sweep=seed:1", "--subsample=2"], "2 points cannot be sampled from a sweep of 1"),
-        (["--sweep=seed:1", "--vmap"], "only control_ppo can"),
+        (["--sweep=seed:1", "--vmap"], "only control.ppo can"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

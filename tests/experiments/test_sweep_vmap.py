@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from experiments import control_ppo
+from experiments.control import ppo as control_ppo
 from experiments.parts import control_setup
 from experiments.sweep import cli as program
 from experiments.sweep import fold, folder, points

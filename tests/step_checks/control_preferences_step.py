@@ -1,4 +1,4 @@
-"""What control_preferences makes of recorded steps, in numpy and torch float64, from the equations; no jax, no rl_jax.
+"""What control.preferences makes of recorded steps, in numpy and torch float64, from the equations; no jax, no rl_jax.
 
 f     = sum_t gamma^t m_t x_t                                              of a segment, m up to its episode's end
 pairs = the greater f first                                                the annotator that never errs

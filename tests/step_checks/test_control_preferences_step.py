@@ -1,4 +1,4 @@
-"""experiments.control_preferences: the fits and two updates of each method, against control_preferences_step.py."""
+"""experiments.control.preferences: the fits and two updates of each method, against control_preferences_step.py."""
 
 import functools
 import math
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from configs.control import preferences as configs
-from experiments import control_preferences
+from experiments.control import preferences as control_preferences
 from experiments.parts import control_loop, control_rewards, control_runs, control_segments, control_setup
 from experiments.parts import run as runs
 from rl_jax import control, envs

@@ -1,4 +1,4 @@
-"""experiments.control_ppo: two whole updates of a run, from its recorded steps, against control_step.py."""
+"""experiments.control.ppo: two whole updates of a run, from its recorded steps, against control_step.py."""
 
 import jax
 import jax.numpy as jnp
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from configs.control import environments as configs
-from experiments import control_ppo
+from experiments.control import ppo as control_ppo
 from experiments.parts import control_loop, control_runs
 from experiments.parts import run as runs
 from rl_jax import envs

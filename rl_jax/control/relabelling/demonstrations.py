@@ -31,7 +31,7 @@ def read(path: str, *, last: int = 1) -> Demonstrations:
     """The last `last` episodes of a file.
 
     Args:
-      path: episodes.jsonl of a run of experiments.control_ppo.
+      path: episodes.jsonl of a run of experiments.control.ppo.
       last: number of episodes, of the best policies.
 
     Raises:
@@ -39,11 +39,11 @@ def read(path: str, *, last: int = 1) -> Demonstrations:
     """
     if not path:
         raise ValueError(
-            "demonstrations: set algorithm.relabel.demos=RUN/episodes.jsonl of a run of experiments.control_ppo"
+            "demonstrations: set algorithm.relabel.demos=RUN/episodes.jsonl of a run of experiments.control.ppo"
         )
     file = pathlib.Path(path)
     if not file.is_file():
-        raise ValueError(f"demonstrations: there is no file {path!r}; a run of experiments.control_ppo writes one")
+        raise ValueError(f"demonstrations: there is no file {path!r}; a run of experiments.control.ppo writes one")
     lines = file.read_text(encoding="utf-8").splitlines()
     if len(lines) < last or last < 1:
         raise ValueError(f"demonstrations: {path} has {len(lines)} episodes, last={last} needs as many, and 1 or more")

@@ -133,7 +133,7 @@ def by_discriminator(
       observation_size: numbers in an observation.
       distribution: of the policy's actions.
       make_net: models.agents.features.make_net.
-      demos: episodes.jsonl of a run of experiments.control_ppo.
+      demos: episodes.jsonl of a run of experiments.control.ppo.
       last: episodes of it, the last ones.
       kind: "gail", "airl" or "liayn".
       observations_only: compares (s, s') instead of (s, a).

@@ -74,7 +74,7 @@ def by_likelihood(
     Args:
       observation_size: D, numbers in an observation.
       make_net: models.agents.features.make_net.
-      demos: episodes.jsonl of a run of experiments.control_ppo.
+      demos: episodes.jsonl of a run of experiments.control.ppo.
       last: episodes of it, the last ones.
       hidden: widths of f.
       learning_rate: of Adam.

@@ -127,7 +127,7 @@ def by_transport(
 
     Args:
       observation_size: numbers in an observation.
-      demos: episodes.jsonl of a run of experiments.control_ppo.
+      demos: episodes.jsonl of a run of experiments.control.ppo.
       indices: features that are compared; () is all.
       distance: "euclidean", or "cosine" (1 - cos).
       temperature: of Sinkhorn.
@@ -224,7 +224,7 @@ def by_stages(
 
     Args:
       observation_size: numbers in an observation.
-      demos: episodes.jsonl of a run of experiments.control_ppo.
+      demos: episodes.jsonl of a run of experiments.control.ppo.
       last: episodes of it.
       stages: S.
       width: smallest deviation of a feature.

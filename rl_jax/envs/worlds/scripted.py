@@ -84,7 +84,7 @@ def controller(name: str, **options) -> Callable:
     if name not in CONTROLLERS:
         raise ValueError(
             f"env.name={name!r} has no scripted behaviour; there are some for {', '.join(CONTROLLERS)}. Give a file of "
-            "transitions (dataset.path), recorded by control_ppo --config.record.path=FOLDER"
+            "transitions (dataset.path), recorded by control.ppo --config.record.path=FOLDER"
         )
     known = {key: value for key, value in options.items() if key in OPTIONS}
     return functools.partial(CONTROLLERS[name], **known) if known else CONTROLLERS[name]

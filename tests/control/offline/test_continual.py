@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from configs.control import offline as configs
-from experiments import control_offline
+from experiments.control import offline as control_offline
 from experiments.parts import continual_runs
 from rl_jax.control.offline import continual
 from rl_jax.control.offline import data as datasets

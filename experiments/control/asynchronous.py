@@ -1,8 +1,8 @@
 """Actors, policy worker and trainer at the same time, for environments that live on the host; by V-trace (SRL).
 
-    python -m experiments.control_async --config=configs/control/asynchronous.py:shuttle
-    python -m experiments.control_async --config=configs/control/asynchronous.py:cartpole --config.actors.count=4 \
-        --config.sample.num_envs=32 --config.actors.kind=process
+    python -m experiments.control.asynchronous --config=configs/control/asynchronous.py:shuttle
+    python -m experiments.control.asynchronous --config=configs/control/asynchronous.py:cartpole \
+        --config.actors.count=4 --config.sample.num_envs=32 --config.actors.kind=process
 
 Actors step environments in threads or processes; the policy acts for all of them in one forward while others are
 stepped (a ring), or each actor has it (config.actors.inference). While a batch is trained on, the next is sampled with
@@ -146,7 +146,7 @@ def run_actor(config, address: str, secrets: Secrets, *, index: int = 0, stop: S
 
 def checked(config):
     """The config itself. Raises ValueError if it is for another program."""
-    if config.program != "control_async":
+    if config.program != "control.asynchronous":
         raise ValueError(f"this config is for python -m experiments.{config.program}")
     return config
 

@@ -1,14 +1,14 @@
 """Offline reinforcement learning: a policy from recorded transitions, evaluated in their environment.
 
-    python -m experiments.control_offline --config=configs/control/offline.py:pointmass,iql
-    python -m experiments.control_offline --config=configs/control/offline.py:gridworld,cql
-    python -m experiments.control_offline --config=configs/control/offline.py:pointmass,bc --config.dataset.path=DATA
+    python -m experiments.control.offline --config=configs/control/offline.py:pointmass,iql
+    python -m experiments.control.offline --config=configs/control/offline.py:gridworld,cql
+    python -m experiments.control.offline --config=configs/control/offline.py:pointmass,bc --config.dataset.path=DATA
 
-The data are those of scripted behaviours of mixed quality, or of dataset.path: a folder that control_ppo
+The data are those of scripted behaviours of mixed quality, or of dataset.path: a folder that control.ppo
 --config.record.path=FOLDER recorded, Minari's or D4RL's HDF5, a TFDS folder of RLDS episodes. eval/normalized is 0 for
 random actions and 100 for the scripted expert. With a group `continual` the data are those of several tasks, one after
 the other (experiments.parts.continual_runs, hyper_runs and skill_runs); with a group `online` it goes on in the
-environment (experiments.parts.online_runs). Runs, meshes, checkpoints and the loop are control_ppo's.
+environment (experiments.parts.online_runs). Runs, meshes, checkpoints and the loop are control.ppo's.
 """
 
 import pathlib
@@ -25,7 +25,7 @@ SEQUENCES = {
 
 def run(config, workdir: pathlib.Path) -> None:
     """Trains in `workdir`. Raises ValueError if the config is for another program."""
-    if config.program != "control_offline":
+    if config.program != "control.offline":
         raise ValueError(f"this config is for python -m experiments.{config.program}")
     if "continual" in config and config.algorithm.fn not in SEQUENCES:
         raise ValueError(f"continual: algorithm.fn={config.algorithm.fn!r} learns one task; {' or '.join(SEQUENCES)}")

@@ -1,8 +1,8 @@
 """Control without a reward: from preferences between segments of episodes, or between whole episodes.
 
-    python -m experiments.control_preferences --config=configs/control/preferences.py:reward
-    python -m experiments.control_preferences --config=configs/control/preferences.py:cpl
-    python -m experiments.control_preferences --config=configs/control/preferences.py:spo
+    python -m experiments.control.preferences --config=configs/control/preferences.py:reward
+    python -m experiments.control.preferences --config=configs/control/preferences.py:cpl
+    python -m experiments.control.preferences --config=configs/control/preferences.py:spo
 
     reward   segments -> a reward network -> PPO on it                    rl_jax/control/reward_learning.py
     regret   segments -> the reward of a finite MDP -> its best policy    rl_jax/control/reward_learning.py, tabular.py
@@ -10,7 +10,7 @@
     spo      PPO on the share of episodes that an episode beats           rl_jax/control/self_play.py
 
 The true reward labels segments and episodes, as a person would, and gives eval/return; it is never a training signal.
-Runs, meshes, checkpoints and the loop are those of experiments.control_ppo. Each *_run makes the functions of one run
+Runs, meshes, checkpoints and the loop are those of experiments.control.ppo. Each *_run makes the functions of one run
 from a config; arguments and result are those of control_runs.make_run.
 """
 
@@ -110,7 +110,7 @@ METHODS = {"reward": reward_run, "regret": regret_run, "cpl": cpl_run, "spo": sp
 
 
 def run(config, workdir: pathlib.Path) -> None:
-    """Fits to segments first, if the method does, then the loop of control_ppo."""
+    """Fits to segments first, if the method does, then the loop of control.ppo."""
     method = config.preferences.method
     if method not in METHODS:
         raise ValueError(f"preferences.method={method!r} is none of {', '.join(METHODS)}")

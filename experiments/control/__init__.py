@@ -1,0 +1,1 @@
+"""The programs whose policies act in environments: PPO, replay, recorded data, preferences, actors."""
