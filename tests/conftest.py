@@ -31,7 +31,8 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # XLA and TensorStore chatter would bury a failing test
 
-# Fewer searches for garbage, one MLIR context for many programs: here, and in every process that a test starts.
+# No searches for garbage, one MLIR context for many programs: here until all is imported, and in every process that a
+# test starts.
 from tests.started import sitecustomize  # noqa: E402
 
 _STARTED = str(pathlib.Path(sitecustomize.__file__).parent)
@@ -74,9 +75,12 @@ def pytest_configure():
 
 
 def pytest_collection_finish():
-    """What is imported by now stays: no search for garbage needs to pass through it."""
+    """What is imported by now stays: no search for garbage needs to pass through it. From here on this process searches
+    again, which sitecustomize.py has stopped."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(50_000, 10, 10)
+    gc.enable()
 
 
 @pytest.fixture(autouse=True, scope="module")

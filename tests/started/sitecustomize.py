@@ -1,6 +1,7 @@
 """What makes jax quicker in processes that compile many small programs once: first on the path of all that tests start.
 
-conftest.py does the same in the tests' own processes. Nothing here changes what a program computes.
+conftest.py does the same in the tests' own processes, which search for garbage again once they run tests. Nothing here
+changes what a program computes.
 """
 
 import gc
@@ -50,7 +51,7 @@ def shared(make):
 
 
 # Tracing makes millions of short-lived objects: with Python's thresholds a tenth of the processor's time goes into the
-# search for garbage among them.
-gc.set_threshold(50_000, 10, 10)
+# search for garbage among them. These processes end before what they leave matters.
+gc.disable()
 if MODULE not in sys.modules and not any(type(finder).__name__ == "SharedContexts" for finder in sys.meta_path):
     sys.meta_path.insert(0, SharedContexts())
