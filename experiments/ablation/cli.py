@@ -20,10 +20,12 @@ undecided statement the report estimates how many more seeds would decide it, by
 
 import argparse
 import collections
+import concurrent.futures
 import datetime
 import importlib
 import json
 import math
+import os
 import pathlib
 import shlex
 import shutil
@@ -240,31 +242,43 @@ def finished(key: str, workdir: pathlib.Path) -> bool:
     return path.exists() and json.loads(path.read_text()).get("settings") == settings_text(load(key), [])
 
 
-def run_all(folder: pathlib.Path, *, smoke: bool) -> int:
+def run_all(folder: pathlib.Path, *, smoke: bool, jobs: int = 1) -> int:
     """Runs all ablations, each in a process of its own, so that a crash of one does not stop the others.
 
     Finished ablations are skipped. Smoke runs always start anew. An ablation whose files (`needs`) are missing is
     skipped.
 
+    Args:
+      folder: of all ablations' folders.
+      smoke: whether to run the small versions.
+      jobs: ablations at a time; with more than one, each one's output is printed once it has ended.
+
     Returns:
       The exit status.
     """
-    failed, start = [], time.monotonic()
-    for key in keys():
+    start = time.monotonic()
+
+    def run_one(key: str) -> bool:
+        """Whether it failed."""
         workdir, began = folder / key, time.monotonic()
         if missing := [path for path in load(key).get("needs", ()) if not pathlib.Path(path).exists()]:
             print(f"{key}: skipped, because these files are missing: {', '.join(missing)}", flush=True)
-            continue
+            return False
         if smoke and any((workdir / name).exists() for name in ("ablation.json", SPENT)):  # left by a smoke run
             shutil.rmtree(workdir)
         elif not smoke and finished(key, workdir):
             print(f"{key}: already finished", flush=True)
-            continue
+            return False
         command = [sys.executable, "-m", "experiments.ablation", key, f"--workdir={workdir}", *["--smoke"] * smoke]
         print("+", " ".join(command), flush=True)
-        if status := subprocess.run(command).returncode:
-            failed.append(key)
-        print(f"{key}: {f'FAILED ({status})' if status else 'done'}, {time.monotonic() - began:.0f} s\n", flush=True)
+        kept = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) if jobs > 1 else {}
+        done = subprocess.run(command, **kept)
+        said = f"FAILED ({done.returncode})" if done.returncode else "done"
+        print(f"{done.stdout or ''}{key}: {said}, {time.monotonic() - began:.0f} s\n", flush=True)
+        return done.returncode != 0
+
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        failed = [key for key, bad in zip(keys(), pool.map(run_one, keys()), strict=True) if bad]
     print(f"{len(keys())} ablations, {time.monotonic() - start:.0f} s; failed: {', '.join(failed) or 'none'}")
     return 1 if failed else 0
 
@@ -291,13 +305,17 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--all", action="store_true", help="run every ablation that has no result yet")
     parser.add_argument("--table", action="store_true", help="print a Markdown table of all results, or all of KEY's")
     parser.add_argument("--smoke", action="store_true", help="the small sizes of the file's field `smoke`, as a check")
+    parser.add_argument("--jobs", type=int, help="with --all: how many at a time; default: 1, with --smoke a core each")
     parser.add_argument("--workdir", type=pathlib.Path, help="default: runs/ablations/KEY; with --all, runs/ablations")
     options, overrides = parser.parse_known_args(arguments)
     folder = RUNS / ("ablations_smoke" if options.smoke else "ablations")
+    if options.jobs is not None and (options.jobs < 1 or not options.all):
+        parser.error(f"--jobs={options.jobs}: set it to 1 or more, with --all")
     if options.all:
         if options.key or overrides:
             parser.error(f"--all uses the settings of the files: leave out {options.key or overrides[0]}")
-        sys.exit(run_all(options.workdir or folder, smoke=options.smoke))
+        jobs = options.jobs or (len(os.sched_getaffinity(0)) if options.smoke else 1)
+        sys.exit(run_all(options.workdir or folder, smoke=options.smoke, jobs=jobs))
     if options.table:
         named = [options.key] if options.key else keys()
         results = load_results(named, options.workdir or folder, None if options.smoke else RESULTS)

@@ -261,7 +261,7 @@ def three(monkeypatch):
     """Three ablations of which "bad" fails, and what --all has started: [(key, words)]."""
     started = []
 
-    def fake(command):
+    def fake(command, **kept):
         key, *words = command[3:]
         started.append((key, words))
         if key != "bad":
@@ -269,7 +269,8 @@ def three(monkeypatch):
             folder.mkdir(parents=True)  # fails where an old result was left
             outcome = {"settings": cli.settings_text(toy_ablation(1.0), [])}
             (folder / "ablation.json").write_text(json.dumps(outcome))
-        return subprocess.CompletedProcess(command, 3 if key == "bad" else 0)
+        said = f"all that {key} says\n" if kept.get("stdout") == subprocess.PIPE else None
+        return subprocess.CompletedProcess(command, 3 if key == "bad" else 0, said)
 
     monkeypatch.setattr(cli, "keys", lambda: ["bad", "good", "nodata"])
     needs = {"nodata": ("no/such/file",)}
@@ -281,13 +282,14 @@ def three(monkeypatch):
 
 @pytest.mark.parametrize("smoke", [False, True])
 def test_all_goes_on_after_a_failure_and_names_it(three, tmp_path, capsys, smoke):
-    words = ["--all", f"--workdir={tmp_path}", *["--smoke"] * smoke]
+    words = ["--all", f"--workdir={tmp_path}", *["--smoke", "--jobs=2"] * smoke]
     for repeated in (False, True):
         with pytest.raises(SystemExit) as end:
             cli.main(words)
         assert end.value.code == 1
         said = capsys.readouterr().out
         assert "bad: FAILED (3)" in said and said.endswith("failed: bad\n")
+        assert ("all that bad says\nbad: FAILED" in said) == smoke, "with two at a time, what one says stays together"
         assert "nodata: skipped, because these files are missing: no/such/file" in said
         assert ("good: already finished" in said) == (repeated and not smoke), "a smoke run is made anew"
     kept = [f"--workdir={tmp_path / 'good'}", *["--smoke"] * smoke]
@@ -308,6 +310,10 @@ def test_all_takes_neither_a_key_nor_overrides(three, capsys):
         with pytest.raises(SystemExit) as end:
             cli.main(words)
         assert end.value.code == 2 and "--all uses the settings of the files" in capsys.readouterr().err
+    for words in (["--all", "--jobs=0"], ["good", "--jobs=2"]):
+        with pytest.raises(SystemExit) as end:
+            cli.main(words)
+        assert end.value.code == 2 and "set it to 1 or more, with --all" in capsys.readouterr().err
 
 
 def write_metrics(folder: pathlib.Path, values: list[float], **more: list[float]) -> None:
