@@ -3,6 +3,7 @@
 `parse_flags_helpfully` replaces absl's own parser in app.run. Everything else is a pure function of texts and configs.
 """
 
+import importlib.util
 import itertools
 import pathlib
 import re
@@ -287,6 +288,9 @@ def other_program(name: str, config: ConfigDict, argv: Sequence[str]) -> str | N
     if started not in MAIN or wanted in (None, started, *TAKES.get(started, ())):
         return None
     module = module_of(wanted)
+    if module != wanted and importlib.util.find_spec(module) is None:
+        nearest = max(MAIN, key=lambda program: ratio(program, wanted))
+        return f"config.program={wanted!r}: experiments has no such program; nearest: {nearest!r}"
     return f"this config is for {module}: python -m {module} {shlex.join(argv[1:])}{_word_for(started, argv)}"
 
 

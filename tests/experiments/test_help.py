@@ -269,6 +269,8 @@ def test_other_program():
     control = load_config(CONTROL)
     assert "experiments.control.ppo" in program_help.other_program("experiments.sft", control, argv)
     assert program_help.other_program("experiments.grpo", ConfigDict(), argv) is None
+    moved = program_help.other_program("experiments.grpo", ConfigDict({"program": "control_ppo"}), argv)
+    assert moved == "config.program='control_ppo': experiments has no such program; nearest: 'control.ppo'"
     argv = ["ppo.py", "--config=configs/task.py:lora", "--config.seed=1"]  # a file with a word for this program
     said = program_help.other_program("experiments.ppo", load_config("configs/task.py:lora"), argv)
     assert said.endswith("--config.seed=1, or for experiments.ppo: --config=configs/task.py:ppo,lora")
