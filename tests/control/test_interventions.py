@@ -106,7 +106,7 @@ def test_with_a_guide_the_goal_is_found_and_the_guide_is_needed_less_and_less(mo
     monkeypatch.setattr(control_runs, "CPU_OPTIONS", quick)
     config = configs.get_config("hil_serl")
     config.num_seeds, config.group, config.network.members, config.eval.num_episodes = 3, 3, 2, 16
-    config.network.hidden = (32, 32)
+    config.network.hidden = (16, 16)
     config.train.total_steps, config.log_every, config.checkpoint.every = 200 * 16, 100, 200
     program = control_runs.make_program(config, replay_runs.make_replay_run)
     assert control_setup.num_updates(config) == 200
