@@ -392,7 +392,7 @@ def test_igpos_gains_may_be_of_the_mean_log_prob():
     """log_prob_diff of its code: the loop on logarithms, normed apart from the outcomes; log 0 is finite."""
     groups = random_groups(14)
     arrays = arrays_of(groups)
-    run = functools.partial(turn_shaping.igpo_policy, group_size=SIZE, separate=True, logs=True)
+    run = jax.jit(functools.partial(turn_shaping.igpo_policy, group_size=SIZE, separate=True, logs=True))
     found = run(**taken("igpo_policy", arrays))
     logged = [[[turn | {"p": np.log(turn["p"])} for turn in row] for row in group] for group in groups]
     expected = [loops.igpo_policy(group, prior=np.log(0.25), separate=True) for group in logged]
