@@ -307,20 +307,25 @@ MODEL = make_transformer(
 )
 
 
+# The share is traced: one program each for all shares.
+SIZES = dict(completion_length=5, group_size=3, eos_ids=(0,))
+GENERATE = jax.jit(lambda share, *args: make_generate(make_mixture(MODEL, share), **SIZES)(*args))
+SCORE = jax.jit(lambda share, *args: make_score(make_mixture(MODEL, share), completion_length=5)(*args).log_probs)
+FORWARD = jax.jit(lambda params, batch: MODEL.unembed(params, MODEL.apply(params, batch))[:, 3:-1])
+INIT = jax.jit(make_mixture(MODEL, 0.5).init)
+
+
 @pytest.mark.parametrize("share", [0.3, 1.0])
 def test_the_mixture_samples_what_it_scores(share):
     """Prefill and decode with two caches agree with the forward, and the forward with the formula."""
-    mixture = make_mixture(MODEL, share)
-    both = jax.jit(mixture.init)(KEY)
+    both = INIT(KEY)
     prompts, mask = np.arange(1, 9, dtype=np.int32).reshape(2, 4), np.ones((2, 4), bool)
-    generate = jax.jit(make_generate(mixture, completion_length=5, group_size=3, eos_ids=(0,)))
-    rollout = generate(both, prompts, mask, KEY)
-    found = jax.jit(make_score(mixture, completion_length=5))(both, rollout.batch).log_probs
+    rollout = GENERATE(share, both, prompts, mask, KEY)
+    found = SCORE(share, both, rollout.batch)
     kept = np.asarray(rollout.completion_mask)
     found = np.asarray(found)
     np.testing.assert_allclose(np.asarray(rollout.sampled_log_probs)[kept], found[kept], atol=1e-5)
-    forward = jax.jit(lambda params, batch: MODEL.unembed(params, MODEL.apply(params, batch))[:, 3:-1])
-    logits = [np.asarray(forward(both[name], rollout.batch), np.float64) for name in ("policy", "reference")]
+    logits = [np.asarray(FORWARD(both[name], rollout.batch), np.float64) for name in ("policy", "reference")]
     policy, reference = (np.exp(x) / np.exp(x).sum(axis=-1, keepdims=True) for x in logits)
     mixed = policy ** (1 - share) * reference**share
     chosen = np.take_along_axis(mixed, np.asarray(rollout.batch.tokens)[:, 4:, None], axis=2)[..., 0]
