@@ -392,7 +392,7 @@ def test_igpos_gains_may_be_of_the_mean_log_prob():
     """log_prob_diff of its code: the loop on logarithms, normed apart from the outcomes; log 0 is finite."""
     groups = random_groups(14)
     arrays = arrays_of(groups)
-    run = functools.partial(turn_shaping.igpo_policy, group_size=SIZE, separate=True, logs=True)
+    run = jax.jit(functools.partial(turn_shaping.igpo_policy, group_size=SIZE, separate=True, logs=True))
     found = run(**taken("igpo_policy", arrays))
     logged = [[[turn | {"p": np.log(turn["p"])} for turn in row] for row in group] for group in groups]
     expected = [loops.igpo_policy(group, prior=np.log(0.25), separate=True) for group in logged]
@@ -427,10 +427,12 @@ def test_turns_of_one_token_are_gae(name):
     mask = np.arange(6) < np.array([[6], [4], [1], [0]])
     mask[0, 2] = False
     number = np.where(mask, np.cumsum(mask, axis=1) - 1, -1).astype(np.int32)
-    after = jnp.zeros(4)
+    after = np.zeros(4, np.float32)
     settings = {"turn_gae": dict(discount=0.9, lam=0.8), "bilevel_gae": dict(turn_discount=0.9, turn_lam=0.8)}[name]
-    found = getattr(turn_critics, name)(rewards, values, mask, bootstrap_values=after, turns=number, **settings)
-    expected = token_advantages.gae(rewards, values, mask, bootstrap_values=after, discount=0.9, lam=0.8)
+    by_turns = jax.jit(functools.partial(getattr(turn_critics, name), **settings))
+    found = by_turns(rewards, values, mask, bootstrap_values=after, turns=number)
+    by_tokens = jax.jit(functools.partial(token_advantages.gae, discount=0.9, lam=0.8))
+    expected = by_tokens(rewards, values, mask, bootstrap_values=after)
     for one, other in zip(found, expected, strict=True):
         close(one, other, rtol=1e-5, atol=1e-6)
 
@@ -447,13 +449,14 @@ def test_archer_takes_the_lower_of_two_critics():
         found = turn_critics.archer(**taken("loop", arrays), **named, group_size=SIZE)
         return jnp.sum(found), found
 
-    slopes, found = jax.grad(summed, argnums=(0, 1), has_aux=True)(jnp.asarray(q), jnp.asarray(v))
+    slopes, found = jax.jit(jax.grad(summed, argnums=(0, 1), has_aux=True))(q, v)
     for slope in slopes:
         np.testing.assert_array_equal(slope, 0.0)
     for i, c in zip(*np.nonzero(ends & (arrays["turns"] >= 0)), strict=True):
         same = arrays["turns"][i] == arrays["turns"][i, c]
         close(found[i][same], q[:, i, c].min() - v[:, i, c].min())
-    y_q, y_v = turn_critics.archer_targets(np.float32([1, 2]), np.array([False, True]), v[:, 0, :2], q[:, 0, :2])
+    targets = jax.jit(turn_critics.archer_targets)
+    y_q, y_v = targets(np.float32([1, 2]), np.array([False, True]), v[:, 0, :2], q[:, 0, :2])
     close(y_q, np.stack([1 + 0.95 * v[:, 0, 0], [2.0, 2.0]], axis=1))
     close(y_v, q[:, 0, :2])
 

@@ -29,9 +29,9 @@ NETWORKS = {
 
 
 def trained(words, **fields):
-    """Metrics [3 runs] of a config's last 20 updates of 60; an episode of 4 steps often lies across two rows of 10."""
+    """Metrics [3 runs] of a config's last 20 updates of 40; an episode of 4 steps often lies across two rows of 10."""
     config = configs.get_config(words)
-    config.num_seeds, config.sample.num_steps, config.train.total_steps = 3, 10, 60 * 16 * 10
+    config.num_seeds, config.sample.num_steps, config.train.total_steps = 3, 10, 40 * 16 * 10
     config.network.update(hidden=(16,), width=8, heads=2, context=5)
     config.eval.num_episodes = 64
     with config.unlocked():
@@ -45,7 +45,7 @@ def trained(words, **fields):
         def call(state, _):
             return jax.vmap(lambda state, values: advance(state, values, 20))(state, values)
 
-        return jax.lax.scan(call, jax.vmap(init)(keys, values), None, 3)[1]
+        return jax.lax.scan(call, jax.vmap(init)(keys, values), None, 2)[1]
 
     return jax.tree.map(lambda x: np.asarray(x)[-1], whole(keys, values))
 

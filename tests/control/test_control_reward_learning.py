@@ -48,8 +48,9 @@ def test_the_reward_loss_is_torchs_cross_entropy_of_the_sums(discount):
         )
         (term / 2).backward()
         expected, gradients = expected + float(term.detach()) / 2, [*gradients, leaf.grad.numpy()]
-    np.testing.assert_allclose(loss(x), expected, rtol=1e-5)
-    np.testing.assert_allclose(jax.grad(loss)(x), np.stack(gradients, -1), rtol=1e-4, atol=1e-6)
+    found, gradient = quick(jax.value_and_grad(loss), x)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    np.testing.assert_allclose(gradient, np.stack(gradients, -1), rtol=1e-4, atol=1e-6)
 
 
 def lottery(chance):
@@ -97,12 +98,14 @@ def test_the_loss_of_a_table_is_that_of_what_its_steps_add():
     rewards = rng.normal(size=(4, 2))
     added = np.where(mask, 1 - rewards[at, chosen] ** 2, 0.0) * 0.9 ** np.arange(3)
     gaps = added.sum(1)[pairs[:, 0]] - added.sum(1)[pairs[:, 1]]
-    steps = StepInputs(jax.nn.one_hot(at, 4), jnp.asarray(chosen))
-    data = segments.SegmentPairs(steps, jnp.asarray(mask), jnp.asarray(pairs))
-    batch = segments.pair_batch(data, jnp.arange(20))
-    table = jnp.asarray(rewards, jnp.float32)
-    loss, _ = reward_learning.table_loss(lambda r: 1 - jnp.square(r), table, batch, discount=0.9)
-    np.testing.assert_allclose(loss.value(), np.log1p(np.exp(-gaps)).mean(), rtol=1e-5)
+    data = segments.SegmentPairs(StepInputs(np.eye(4, dtype=np.float32)[at], chosen), mask, pairs)
+
+    def loss(table, data):
+        batch = segments.pair_batch(data, jnp.arange(20))
+        return reward_learning.table_loss(lambda r: 1 - jnp.square(r), table, batch, discount=0.9)[0].value()
+
+    found = quick(loss, np.float32(rewards), data)
+    np.testing.assert_allclose(found, np.log1p(np.exp(-gaps)).mean(), rtol=1e-5)
 
 
 # --- Learned rewards --------------------------------------------------------------------------------------------------
@@ -122,26 +125,30 @@ def test_relabelled_rows_are_what_the_environment_would_pay(env):
     space = env.action_space
     discrete = isinstance(space, envs.Discrete)
     distribution = categorical(space.n) if discrete else tanh_gaussian(space.low, space.high)
-    params, means, stds = network.init(jax.random.key(0)), jnp.array([0.3, -0.2]), jnp.array([2.0, 0.5])
-    reward = reward_learning.LearnedReward(params, means, stds)
-    reward_fn = functools.partial(reward_learning.learned, network.apply, reward)
+    means, stds = np.float32([0.3, -0.2]), np.float32([2.0, 0.5])
 
-    def rollout(vector):
-        worlds = start(vector, jax.random.key(1))
+    def rollout(vector, start_key, key):
+        worlds = start(vector, start_key)
 
         def outputs(observations):
             return jnp.zeros((len(observations), distribution.num_outputs))
 
-        return collect(memoryless(outputs), distribution, vector, worlds, jax.random.key(2), num_steps=5)
+        return collect(memoryless(outputs), distribution, vector, worlds, key, num_steps=5)[1]
 
-    relabelling = reward_learning.by_reward(network.apply, distribution.to_env, lambda: reward)
-    _, rows, metrics = rollout(vector)
-    state, found = relabelling.apply(relabelling.init(), rows)
-    _, paid, _ = rollout(learned_reward(vector, reward_fn))
+    def both(init_key, *keys):
+        reward = reward_learning.LearnedReward(network.init(init_key), means, stds)
+        reward_fn = functools.partial(reward_learning.learned, network.apply, reward)
+        relabelling = reward_learning.by_reward(network.apply, distribution.to_env, lambda: reward)
+        rows = rollout(vector, *keys)
+        state, found = relabelling.apply(relabelling.init(), rows)
+        assert state is reward
+        each = network.apply(reward.params, rows.observations[:, 0], distribution.to_env(rows.actions[:, 0]))
+        return rows, found, rollout(learned_reward(vector, reward_fn), *keys), each
+
+    rows, found, paid, each = quick(both, *map(jax.random.key, range(3)))
     np.testing.assert_allclose(found.rewards, paid.rewards, rtol=1e-5, atol=1e-6)
     np.testing.assert_array_equal(found.actions, paid.actions)
-    assert state is reward and np.abs(found.rewards - rows.rewards).max() > 0.1
-    each = network.apply(reward.params, rows.observations[:, 0], distribution.to_env(rows.actions[:, 0]))
+    assert np.abs(found.rewards - rows.rewards).max() > 0.1
     expected = ((np.asarray(each) - [0.3, -0.2]) / [2.0, 0.5]).mean(1)
     np.testing.assert_allclose(found.rewards[:, 0], expected, rtol=1e-5, atol=1e-6)
 
@@ -149,17 +156,19 @@ def test_relabelled_rows_are_what_the_environment_would_pay(env):
 @pytest.mark.slow
 def test_members_differ_and_are_standardized_apart():
     network = small_network(probes.matching(), members=3)
-    params = network.init(jax.random.key(0))
+    params = quick(network.init, jax.random.key(0))
     rng = np.random.default_rng(0)
     observations, actions = rng.normal(size=(50, 1)).astype(np.float32), rng.integers(0, 2, 50)
     mask = rng.random(50) < 0.7
-    rewards = np.asarray(network.apply(params, jnp.asarray(observations), jnp.asarray(actions)))
+    rewards = np.asarray(quick(network.apply, params, observations, actions))
     assert rewards.shape == (50, 3) and np.abs(np.diff(rewards, axis=1)).max() > 0.1
-    arguments = (network.apply, params, jnp.asarray(observations), jnp.asarray(actions), jnp.asarray(mask))
-    found = reward_learning.standardized_by(*arguments, center=True)
+    found, uncentred = quick(
+        lambda *x: [reward_learning.standardized_by(network.apply, *x, center=center) for center in (True, False)],
+        *(params, observations, actions, mask),
+    )
     np.testing.assert_allclose(found.means, rewards[mask].mean(0), rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(found.stds, rewards[mask].std(0), rtol=1e-4)
-    np.testing.assert_array_equal(reward_learning.standardized_by(*arguments, center=False).means, np.zeros(3))
+    np.testing.assert_array_equal(uncentred.means, np.zeros(3))
 
 
 def annotated(env, to_env, count, seed=0):
@@ -169,8 +178,11 @@ def annotated(env, to_env, count, seed=0):
     actions = rng.integers(0, 2, (60, 3)) if discrete else rng.normal(size=(60, 3, 1)).astype(np.float32)
     mask = np.arange(3) < rng.integers(1, 4, size=(60, 1))
     agrees = observations[..., 0] * (2 * actions - 1 if discrete else np.asarray(to_env(jnp.asarray(actions)))[..., 0])
-    sums = segments.segment_sums(jnp.asarray(agrees, jnp.float32), jnp.asarray(mask))
-    pairs = segments.labelled_pairs(jax.random.key(seed), sums, count=count, beta=math.inf)
+
+    def labelled(key, agrees, mask):
+        return segments.labelled_pairs(key, segments.segment_sums(agrees, mask), count=count, beta=math.inf)
+
+    pairs = quick(labelled, jax.random.key(seed), np.float32(agrees), mask)
     return segments.SegmentPairs(StepInputs(jnp.asarray(observations), jnp.asarray(actions)), jnp.asarray(mask), pairs)
 
 
@@ -192,19 +204,25 @@ def test_a_reward_is_learned_and_scaled_on_its_segments(env):
     blank = reward_learning.blank_reward(network)
     assert jax.tree.map(lambda x: (x.shape, x.dtype), blank) == jax.tree.map(lambda x: (x.shape, x.dtype), reward)
     assert not any(x.any() for x in jax.tree.leaves(blank))
-    flat = (x.reshape(-1, *x.shape[2:]) for x in (data.steps.observations, to_env(data.steps.actions)))
-    each = np.asarray(network.apply(reward.params, *flat))[np.asarray(data.mask).reshape(-1)]
+
+    def judged(params, data, held_out):
+        """(rewards of all steps, the loss of held-out pairs from single steps, and of whole ones)."""
+        flat = (x.reshape(-1, *x.shape[2:]) for x in (data.steps.observations, to_env(data.steps.actions)))
+        batch = segments.pair_batch(held_out, jnp.arange(100))
+        observations, actions = batch.batch.observations, to_env(batch.batch.actions)
+        rewards = [
+            [network.apply(params, observations[:, i, t], actions[:, i, t]) for t in range(3)] for i in range(2)
+        ]
+        rewards = jnp.moveaxis(jnp.asarray(rewards), 2, 0)  # [n, 2, K, M]
+        expected = reward_learning.reward_loss(rewards, batch, objective, discount=0.9)[0].value()
+        options = dict(to_env=to_env, discount=0.9)
+        found = reward_learning.network_loss(network.apply, params, batch, objective, **options)[0].value()
+        return network.apply(params, *flat), expected, found
+
+    each, expected, found = jax.device_get(quick(judged, reward.params, data, held_out))
+    each = each[np.asarray(data.mask).reshape(-1)]
     np.testing.assert_allclose((reward.means, reward.stds), (each.mean(0), each.std(0)), rtol=1e-3, atol=1e-4)
     # Ties are labelled at random, and there are more of them among choices.
     assert metrics["reward/accuracy"] > (0.7 if isinstance(space, envs.Discrete) else 0.9)
     assert metrics["reward/margin"] > 0
-    batch = segments.pair_batch(held_out, jnp.arange(100))
-    observations, actions = batch.batch.observations, to_env(batch.batch.actions)
-    rewards = [
-        [network.apply(reward.params, observations[:, i, t], actions[:, i, t]) for t in range(3)] for i in range(2)
-    ]
-    rewards = jnp.moveaxis(jnp.asarray(rewards), 2, 0)  # [n, 2, K, M]
-    expected = reward_learning.reward_loss(rewards, batch, objective, discount=0.9)[0].value()
-    options = dict(to_env=to_env, discount=0.9)
-    found = reward_learning.network_loss(network.apply, reward.params, batch, objective, **options)[0].value()
     np.testing.assert_allclose(found, expected, rtol=1e-5)

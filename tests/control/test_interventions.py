@@ -1,5 +1,7 @@
 """control/interventions.py and hil_serl: who takes over, which steps are drawn as shown ones, and that it helps."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -48,9 +50,8 @@ def test_demonstrations_and_the_experts_steps_are_drawn_equally_often_and_no_oth
     shown, own = ring(0, 2, 3), ring(100, 2, 8)
     taken = np.zeros((2, 8), np.float32)
     taken[0, 2], taken[1, 7] = 1, 1
-    batch = jax.jit(interventions.draw_shown, static_argnums=4)(
-        shown, own, jnp.asarray(taken), jax.random.key(0), 8000, discount=0.9
-    )
+    draw = jax.jit(functools.partial(interventions.draw_shown, discount=0.9), static_argnums=4)
+    batch = draw(shown, own, taken, jax.random.key(0), 8000)
     numbers, counts = np.unique(np.asarray(batch.steps.rewards), return_counts=True)
     np.testing.assert_array_equal(numbers, [0, 1, 2, 3, 4, 5, 102, 115])
     assert abs(counts - 1000).max() < 5 * np.sqrt(1000)
@@ -58,7 +59,7 @@ def test_demonstrations_and_the_experts_steps_are_drawn_equally_often_and_no_oth
     np.testing.assert_array_equal(batch.steps.next_observations[:, 0], batch.steps.rewards + 1)
     ended = np.isin(batch.steps.rewards, [2, 5, 115])
     np.testing.assert_allclose(batch.discounts, np.where(ended, 0.0, 0.9), rtol=1e-6)
-    nobody = interventions.draw_shown(shown, own, jnp.zeros((2, 8)), jax.random.key(1), 500, discount=0.9)
+    nobody = draw(shown, own, np.zeros_like(taken), jax.random.key(1), 8000)
     assert set(np.asarray(nobody.steps.rewards)) == {0, 1, 2, 3, 4, 5}
 
 
@@ -106,7 +107,7 @@ def test_with_a_guide_the_goal_is_found_and_the_guide_is_needed_less_and_less(mo
     monkeypatch.setattr(control_runs, "CPU_OPTIONS", quick)
     config = configs.get_config("hil_serl")
     config.num_seeds, config.group, config.network.members, config.eval.num_episodes = 3, 3, 2, 16
-    config.network.hidden = (32, 32)
+    config.network.hidden = (16, 16)
     config.train.total_steps, config.log_every, config.checkpoint.every = 200 * 16, 100, 200
     program = control_runs.make_program(config, replay_runs.make_replay_run)
     assert control_setup.num_updates(config) == 200

@@ -55,19 +55,22 @@ def test_an_unknown_kind_is_refused():
 
 
 def _bytes(tree):
-    return sum(leaf.nbytes for leaf in jax.tree.leaves(tree))
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
 @pytest.mark.parametrize("kind", ["int8", "fp8"])
 def test_bytes_of_matrices_and_of_the_cache_fall(kind):
+    def made(params):
+        small = quantize_params(params, kind)
+        assert small["embed"]["embedding"] is params["embed"]["embedding"]
+        return small, MODEL.with_cache(kind).init_cache(2, 16), MODEL.init_cache(2, 16)
+
     params = random_params()
-    small = quantize_params(params, kind)
+    small, cache, full = jax.eval_shape(made, params)
     for name in MATRICES:
         kernel, got = params["layers"][name]["kernel"], small["layers"][name]["kernel"]
         assert got.values.shape == kernel.shape and got.values.dtype.itemsize == 1
         assert got.scales.shape == (*kernel.shape[:-2], 1, kernel.shape[-1])  # one per output channel
-    assert small["embed"] is not None and small["embed"]["embedding"] is params["embed"]["embedding"]
-    cache, full = MODEL.with_cache(kind).init_cache(2, 16), MODEL.init_cache(2, 16)
     assert cache[0][0].scales.shape == (2, CONFIG.num_kv_heads, 1, 16)  # one per position and head
     assert cache[0][1].scales.shape == (2, CONFIG.num_kv_heads, 16, 1)
     assert _bytes(cache) == _bytes(full) // 4 * (1 + 4 / CONFIG.head_dim)
@@ -78,8 +81,10 @@ def test_the_compiled_decode_step_takes_fewer_bytes():
 
     def memory(weights, kind):
         model = MODEL.with_cache(kind)
-        given = (quantize_params(params, weights), jnp.zeros(2, jnp.int32), jnp.zeros(2, jnp.int32))
-        rest = (model.init_cache(2, 64), jnp.int32(0), jnp.ones((2, 64), bool))
+        shapes = lambda params: (quantize_params(params, weights), model.init_cache(2, 64))  # noqa: E731
+        small, cache = jax.eval_shape(shapes, params)
+        given = (small, np.zeros(2, np.int32), np.zeros(2, np.int32))
+        rest = (cache, np.int32(0), np.ones((2, 64), bool))
         return jax.jit(model.decode).lower(*given, *rest).compile().memory_analysis().argument_size_in_bytes
 
     full, small = memory("", ""), memory("int8", "int8")
@@ -101,23 +106,33 @@ def _fake_params(params, kind):
     return {**params, "layers": layers}
 
 
+@functools.partial(jax.jit, static_argnames="attention")
+def _next_log_probs(params, batch, column, attention):
+    """attention: tells programs apart whose model is another by `monkeypatch`."""
+    return jax.nn.log_softmax(MODEL.unembed(params, MODEL.apply(params, batch))[:, column])
+
+
 @functools.cache
-def _loop(weights):
+def _loop(weights, attention=""):
     """Greedy tokens [B, C] and log-probs of whole forwards over float params that were rounded by numpy."""
     params = _fake_params(random_params(), weights) if weights else random_params()
     tokens, mask = map(np.asarray, prompts(LENGTHS, WIDTH))
-    forward = jax.jit(lambda params, batch: MODEL.unembed(params, MODEL.apply(params, batch)))
     total = WIDTH + LENGTH
     all_tokens, found = np.zeros((2, total), np.int32), np.zeros((2, LENGTH), np.float32)
     all_tokens[:, :WIDTH] = tokens
     segments = np.concatenate([mask, np.ones((2, LENGTH), bool)], axis=1).astype(np.int32)
     positions = np.maximum(np.cumsum(segments, axis=1) - 1, 0).astype(np.int32)
     for step in range(LENGTH):
-        logits = forward(params, TokenBatch(*map(jnp.array, (all_tokens, positions, segments))))
-        log_probs = np.asarray(jax.nn.log_softmax(logits[:, WIDTH + step - 1]))
+        batch = TokenBatch(all_tokens, positions, segments)
+        log_probs = np.asarray(_next_log_probs(params, batch, WIDTH + step - 1, attention))
         all_tokens[:, WIDTH + step] = log_probs.argmax(-1)
         found[:, step] = log_probs.max(-1)
     return all_tokens[:, WIDTH:], found
+
+
+@functools.cache
+def _quantized(weights):
+    return jax.jit(lambda params: quantize_params(params, weights))(random_params())
 
 
 def _sampled(weights, cache, engine="lockstep", length=LENGTH):
@@ -126,7 +141,7 @@ def _sampled(weights, cache, engine="lockstep", length=LENGTH):
         generate = jax.jit(make_generate(model, **options))
     else:
         generate = ContinuousGenerate(model, prompt_length=WIDTH, slots=2, chunk=8, **options)
-    return generate(quantize_params(random_params(), weights), *prompts(LENGTHS, WIDTH), jax.random.key(0))
+    return generate(_quantized(weights), *prompts(LENGTHS, WIDTH), jax.random.key(0))
 
 
 @pytest.mark.slow
@@ -145,10 +160,8 @@ def test_a_quantised_cache_is_that_of_whole_forwards_that_round_keys_and_values(
     inner = module.attend_causally
     rounded = lambda x: dequantize(quantize(x, kind, axis=-1), x.dtype)  # noqa: E731
     monkeypatch.setattr(module, "attend_causally", lambda q, k, v, *a, **b: inner(q, rounded(k), rounded(v), *a, **b))
-    _loop.cache_clear()
-    tokens, log_probs = _loop("")
+    tokens, log_probs = _loop("", kind)
     monkeypatch.undo()
-    _loop.cache_clear()
     assert np.max(np.abs(log_probs - _loop("")[1])) > 1e-4
     for engine in ("lockstep", "continuous"):
         rollout = _sampled("", kind, engine)

@@ -10,8 +10,13 @@ import numpy as np
 import pytest
 
 from rl_jax.rollout.lm import sampling as rules
-from rl_jax.rollout.lm.sampling import Sampling, _width, draw, sample, sampled_log_softmax, take_log_probs
+from rl_jax.rollout.lm.sampling import Sampling, _width, take_log_probs
 from rl_jax.training import sharding
+
+# One program each, in place of one for each of their operations.
+draw = jax.jit(rules.draw)
+sample = jax.jit(rules.sample, static_argnames="sampling")
+sampled_log_softmax = jax.jit(rules.sampled_log_softmax, static_argnames="sampling")
 
 
 def _reference(logits, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, repetition_penalty=1.0):

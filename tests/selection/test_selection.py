@@ -23,8 +23,9 @@ many = functools.partial(jnp.tile, REWARDS[:1], (4000, 1))
 @pytest.mark.parametrize("choose", PAIRS)
 @pytest.mark.parametrize("ties", ["drop", "first"])
 def test_pairs_are_two_candidates_the_better_one_first(choose, ties):
+    choose = jax.jit(functools.partial(choose, ties=ties))
     for seed in range(20):
-        found = choose(REWARDS, jax.random.key(seed), ties=ties)
+        found = choose(REWARDS, jax.random.key(seed))
         assert found.indices.shape == found.present.shape == (4, 1, 2) and found.indices.dtype == jnp.int32
         for rewards, (better, worse), present in zip(
             REWARDS.tolist(), found.indices[:, 0].tolist(), found.present[:, 0].tolist(), strict=True
@@ -157,7 +158,7 @@ def test_how_many_candidates_each_choice_needs():
     pairs = "first_pair", "random_pair", "best_worst", "best_random", "bradley_terry", "data_first", "given_pair"
     for name, count in (dict.fromkeys(pairs, 2) | dict.fromkeys(("ranking", "best"), 1)).items():
         choose = getattr(pair_selection, name)
-        assert choose(jnp.zeros((1, count)), KEY).indices.shape[0] == 1
+        assert jax.eval_shape(choose, jnp.zeros((1, count)), KEY).indices.shape[0] == 1
         with pytest.raises(ValueError, match=f"{count - 1} candidates per prompt; this selection needs {count} "):
             choose(jnp.zeros((1, count - 1)), KEY)
         with pytest.raises(AssertionError):
@@ -306,22 +307,28 @@ MODEL = make_transformer(
 )
 
 
+# The share is traced: one program each for all shares.
+SIZES = dict(completion_length=5, group_size=3, eos_ids=(0,))
+GENERATE = jax.jit(lambda share, *args: make_generate(make_mixture(MODEL, share), **SIZES)(*args))
+SCORE = jax.jit(lambda share, *args: make_score(make_mixture(MODEL, share), completion_length=5)(*args).log_probs)
+FORWARD = jax.jit(lambda params, batch: MODEL.unembed(params, MODEL.apply(params, batch))[:, 3:-1])
+INIT = jax.jit(make_mixture(MODEL, 0.5).init)
+
+
 @pytest.mark.parametrize("share", [0.3, 1.0])
 def test_the_mixture_samples_what_it_scores(share):
     """Prefill and decode with two caches agree with the forward, and the forward with the formula."""
-    mixture = make_mixture(MODEL, share)
-    both = mixture.init(KEY)
-    prompts, mask = jnp.arange(1, 9, dtype=jnp.int32).reshape(2, 4), jnp.ones((2, 4), bool)
-    generate = jax.jit(make_generate(mixture, completion_length=5, group_size=3, eos_ids=(0,)))
-    rollout = generate(both, prompts, mask, KEY)
-    found = jax.jit(make_score(mixture, completion_length=5))(both, rollout.batch).log_probs
+    both = INIT(KEY)
+    prompts, mask = np.arange(1, 9, dtype=np.int32).reshape(2, 4), np.ones((2, 4), bool)
+    rollout = GENERATE(share, both, prompts, mask, KEY)
+    found = SCORE(share, both, rollout.batch)
     kept = np.asarray(rollout.completion_mask)
-    np.testing.assert_allclose(rollout.sampled_log_probs[kept], found[kept], atol=1e-5)
-    forward = jax.jit(lambda params, batch: MODEL.unembed(params, MODEL.apply(params, batch))[:, 3:-1])
-    logits = [np.asarray(forward(both[name], rollout.batch), np.float64) for name in ("policy", "reference")]
+    found = np.asarray(found)
+    np.testing.assert_allclose(np.asarray(rollout.sampled_log_probs)[kept], found[kept], atol=1e-5)
+    logits = [np.asarray(FORWARD(both[name], rollout.batch), np.float64) for name in ("policy", "reference")]
     policy, reference = (np.exp(x) / np.exp(x).sum(axis=-1, keepdims=True) for x in logits)
     mixed = policy ** (1 - share) * reference**share
-    chosen = np.take_along_axis(mixed, np.asarray(rollout.batch.tokens[:, 4:, None]), axis=2)[..., 0]
+    chosen = np.take_along_axis(mixed, np.asarray(rollout.batch.tokens)[:, 4:, None], axis=2)[..., 0]
     np.testing.assert_allclose(found[kept], np.log(chosen / mixed.sum(axis=-1))[kept], atol=1e-5)
 
 

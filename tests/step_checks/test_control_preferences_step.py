@@ -104,6 +104,7 @@ def run(method: str, workdir) -> Case:
         return call
 
     collect, shuffled, make_program = control_update.collect, control_update.shuffled, control_loop.make_program
+    train = control_loop.train
     make_agents, make_network = control_segments.make_agent_setup, control_rewards.make_reward_network
     pair_batch, labelled, clone = segments.pair_batch, segments.labelled_pairs, cpl.clone
     unravel = []
@@ -158,6 +159,8 @@ def run(method: str, workdir) -> Case:
         patch.setattr(control_rewards, "make_reward_network", networks)
         patch.setattr(cpl, "clone", cloned)
         patch.setattr(control_loop, "make_program", kept_ends)
+        # No episodes are recorded: a program less. test_control_preferences.py of experiments reads them.
+        patch.setattr(control_loop, "train", lambda *args: train(*args[:3], lambda config: lambda state, step: []))
         if method != "regret":
             for place in (control_runs, control_setup, control_loop):
                 patch.setattr(place, "load_env", lambda config, count, **more: envs.vectorize(walk(), count))

@@ -38,7 +38,8 @@ def test_the_bonus_of_a_running_mean_is_sigma_squared_over_n():
 def test_a_distillation_pays_its_error_and_learns_what_it_sees(sigma):
     made = relabelling.by_distillation(**KNOWN, sigma=sigma, hidden=(16,), keep=0.5, coef=2.0, learning_rate=1e-2)
     rows = walk([0, 1, 0, 1, 0, 1], 4)
-    state = made.begin(jax.random.key(0))
+    begin = jax.jit(made.begin)
+    state = begin(jax.random.key(0))
     apply, first = jax.jit(made.apply), None
     net = make_net(4, 32, hidden=(16,))
     for _ in range(40):
@@ -52,7 +53,7 @@ def test_a_distillation_pays_its_error_and_learns_what_it_sees(sigma):
     assert (expected < 0.35 * first).all()
     other = apply(state, walk([0, 3], 4))[1].rewards[0, 0]
     assert other > 2.0 * 2.0 * expected.max()  # what it never saw
-    two = [jax.tree.leaves(made.begin(jax.random.key(seed)).target)[1] for seed in (0, 1)]
+    two = [jax.tree.leaves(begin(jax.random.key(seed)).target)[1] for seed in (0, 1)]
     assert np.abs(two[0] - two[1]).max() > 0.1  # each seed has its own
 
 
@@ -89,7 +90,7 @@ def test_the_contrast_has_its_minimum_at_the_log_of_the_ratio():
 @pytest.mark.slow
 def test_learned_features_give_a_bonus_that_falls_with_visits():
     made = relabelling.by_elliptical(**KNOWN, distribution=TWO, features=8, memory=64, hidden=(16,), keep=0.0)
-    rows, state, apply = walk([0, 1, 2, 1, 0, 1, 2], 4), made.begin(jax.random.key(0)), jax.jit(made.apply)
+    rows, state, apply = walk([0, 1, 2, 1, 0, 1, 2], 4), jax.jit(made.begin)(jax.random.key(0)), jax.jit(made.apply)
     for _ in range(10):
         state, found = apply(state, rows)
     unseen = apply(state, walk([3, 3], 4, actions=[1]))[1].rewards
@@ -163,7 +164,7 @@ def test_serene_without_a_reward_is_novelty_search_and_exploits_one():
 @pytest.mark.slow
 def test_the_autoencoder_learns_what_it_describes():
     made = relabelling.by_archive(**KNOWN, latent=3, hidden=(16,), learning_rate=1e-2)
-    state, apply, rows = made.begin(jax.random.key(0)), jax.jit(made.apply), walk([0, 1, 2, 3, 0], 4)
+    state, apply, rows = jax.jit(made.begin)(jax.random.key(0)), jax.jit(made.apply), walk([0, 1, 2, 3, 0], 4)
     errors = []
     for _ in range(100):
         state, _ = apply(state, rows)
@@ -208,11 +209,11 @@ def watched(made, channels, updates, **options):
 @pytest.mark.slow
 def test_the_noisy_television_bores_in_hindsight_only():
     channels = 4
-    known = dict(make_net=make_net, observation_size=channels + 2, distribution=TWO, hidden=(32,), keep=0.0)
+    known = dict(make_net=make_net, observation_size=channels + 2, distribution=TWO, hidden=(16,), keep=0.0)
     floor = (1 - 1 / channels) / (channels + 2)  # the variance of a random channel
     before, certain = watched(relabelling.by_hindsight(**known, hindsight=0), channels, 100)[-1]
     # The two networks work against each other: the bonus swings, and rounding decides when it is low.
-    after = watched(relabelling.by_hindsight(**known, hindsight=4), channels, 1000)[:, 0].min()
+    after = watched(relabelling.by_hindsight(**known, hindsight=4), channels, 750)[:, 0].min()
     assert before > 0.9 * floor and certain < 0.1 * floor
     assert after < 0.6 * floor, (after, floor)
 
@@ -230,7 +231,7 @@ def test_an_annotator_answers_later_and_what_has_no_label_pays_nothing():
         relabelling.by_annotator, **KNOWN, num_envs=1, annotator="place", coef=1.0, keep=0.0, per_batch=5, power=1.0
     )
     made, rows = make(delay=2), walk([0, 1, 2, 3, 2, 3], 4, ended=True)
-    state, apply, paid = made.begin(jax.random.key(0)), jax.jit(made.apply), []
+    state, apply, paid = jax.jit(made.begin)(jax.random.key(0)), jax.jit(made.apply), []
     for _ in range(5):
         state, found = apply(state, rows)
         paid.append(np.asarray(found.rewards[0]))
@@ -241,7 +242,7 @@ def test_an_annotator_answers_later_and_what_has_no_label_pays_nothing():
         np.testing.assert_allclose(late, [0.0, 1.0, 1.0, 0.5, 0.5])
     for kind in ("classifier", "ranking"):
         made = make(delay=0, kind=kind, power=0.0, hidden=(8,), learning_rate=3e-2)
-        state, apply = made.begin(jax.random.key(0)), jax.jit(made.apply)
+        state, apply = jax.jit(made.begin)(jax.random.key(0)), jax.jit(made.apply)
         for _ in range(60):
             state, found = apply(state, rows)
         value = np.asarray(found.rewards[0])
