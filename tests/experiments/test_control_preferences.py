@@ -136,7 +136,7 @@ def test_a_run_and_its_resumption(words, tmp_path, monkeypatch):
         control_preferences.run(config, tmp_path / "halves")
     assert not (tmp_path / "halves" / "final.json").exists()
     control_preferences.run(config, tmp_path / "halves")
-    for name in ("metrics.jsonl", "final.json"):
+    for name in ("metrics.jsonl", "episodes.jsonl", "final.json"):
         assert (tmp_path / "halves" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
     rows = [json.loads(line) for line in (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == [4, 8]

@@ -159,7 +159,7 @@ def run(method: str, workdir) -> Case:
         patch.setattr(control_rewards, "make_reward_network", networks)
         patch.setattr(cpl, "clone", cloned)
         patch.setattr(control_loop, "make_program", kept_ends)
-        # No episodes are recorded: a program less. test_control_preferences.py of experiments reads them.
+        # No episodes are recorded: a program less. experiments/test_control_preferences.py compares those of its runs.
         patch.setattr(control_loop, "train", lambda *args: train(*args[:3], lambda config: lambda state, step: []))
         if method != "regret":
             for place in (control_runs, control_setup, control_loop):
