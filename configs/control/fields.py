@@ -56,6 +56,7 @@ CONTROL = {
     "algorithm.base": "Frozen policy to correct (experiments.parts.residual_bases), and the scale of the correction.",
     "algorithm.imitation": "Discriminator that pays the draws (rl_jax.control.adversaries), and the demonstrations.",
     "algorithm.intervention": "Somebody who takes over where the policy goes wrong (rl_jax.envs.worlds.docking).",
+    "algorithm.reward_weights": "Weights of the reward's terms over training (rl_jax.control.curricula).",
     "algorithm.method": "Off-policy method (rl_jax.control.replay_methods).",
     "algorithm.mixer": "value_decomposition: the team's value of its agents' (rl_jax.models.agents.mixers).",
     "algorithm.head": "What a critic's outputs mean (rl_jax.losses.value_heads).",
