@@ -9,11 +9,12 @@ policy), `gridworld`, `cartpole`, `aim`, `matching`, `hidden` (pointmass without
 for continuous actions `td3_bc`, `a2pr`; decision transformers, `dt`, `mo_dt`; `oppo`; `histories`, IQL on codes of what
 was seen so far; tasks one after the other, on `pointmass` with goals that are not observed, `oer`, `random_replay` (the
 same, but what is kept of a task is drawn at random), `psec` (a base, skills that are adapters of it, a new task by
-their composition), or with an inertia of its own, `hypercrl` (a model of the dynamics, planned with); `imagined` (more
-data, made by a wrong model of the world, a half of each batch); what is hidden of the data, `ss_orl` (actions of 90 %
-of the episodes, filled in by an inverse model), `labelled_only` (the same, left out), `preferred` (rewards, learned
-from pairs of segments); `fqe` (the policy's value by fitted Q, from the data alone); `online` (the second half of the
-updates with steps of its own, one for each); `smoke` (seconds, for CI).
+their composition), or with an inertia of its own, `hypercrl` (a model of the dynamics, planned with); tasks at once,
+told apart by the rewards so far, `t2mir`; `imagined` (more data, made by a wrong model of the world, a half of each
+batch); what is hidden of the data, `ss_orl` (actions of 90 % of the episodes, filled in by an inverse model),
+`labelled_only` (the same, left out), `preferred` (rewards, learned from pairs of segments); `fqe` (the policy's value
+by fitted Q, from the data alone); `online` (the second half of the updates with steps of its own, one for each);
+`smoke` (seconds, for CI).
 """
 
 from configs import common, sweeps
@@ -71,6 +72,8 @@ METHODS = {
     "random_replay": dict(fn="oer", replay_coef=1.0, select=False, **_TD3),
     "hypercrl": dict(fn="hypercrl", beta=0.05),
     "psec": dict(fn="psec", base=dict(fn="iql", expectile=0.7, **_WEIGHTS)),
+    # arXiv 2506.05426, its decision-pretrained form; the coefficients are those of the public code.
+    "t2mir": dict(fn="t2mir", even_coef=0.1, task_coef=0.01, target_rate=0.005),
     # arXiv 2310.20663: J = (|z - z'| - |r - r'| - gamma W2(P, P'))^2 of codes z of histories beside the base's loss.
     # Departs: IQL in place of CQL and ILQL; gamma = 1 there, here distances are bounded. The formula is known from
     # quotations only (rl_jax.losses.bisimulation).
@@ -85,7 +88,9 @@ GOALS = dict(field="goal", values=((-0.8, 0.0), (0.8, 0.0), (0.0, 0.8)), kept=20
 INERTIAS = dict(field="inertia", values=(0.0, 0.5, 0.8))
 # arXiv 2502.05932: the base, two skills, and a task that asks for both at once.
 SKILLS = dict(field="goal", values=((0.0, 0.0), (0.8, 0.0), (0.0, 0.8), (0.8, 0.8)))
-CONTINUAL = {"oer": GOALS, "random_replay": GOALS, "hypercrl": INERTIAS, "psec": SKILLS}
+# Goals that nothing but the rewards shows.
+HIDDEN = dict(field="goal", values=((0.8, 0.0), (-0.8, 0.0), (0.0, 0.8), (0.0, -0.8)))
+CONTINUAL = {"t2mir": HIDDEN, "oer": GOALS, "random_replay": GOALS, "hypercrl": INERTIAS, "psec": SKILLS}
 PLANNER = dict(horizon=5, rounds=3, samples=32, elites=6, std=0.7)
 # ImagineBench: real steps, none of them the expert's, and imagined ones of what was not recorded. In place of the
 # rollouts of a language model are the expert's in a world whose inertia is wrong.
@@ -173,6 +178,9 @@ def get_config(arg: str | None = None):
         if method in CONTINUAL:
             config.continual = dict(CONTINUAL[method])
             config.train.total_steps *= len(config.continual["values"])
+        if method == "t2mir":
+            config.sequence = dict(SEQUENCE, context=20)  # an episode
+            config.experts = dict(token_experts=6, task_experts=12, chosen=2)
         if method == "psec":
             config.skills = dict(rank=8, scale=2.0)
         if method == "hypercrl":

@@ -5,18 +5,18 @@
     python -m experiments.control.replay --config=configs/control/replay.py:cartpole,rainbow
 
 Arguments: an environment, `cartpole`, `pendulum`, `breakout` (MinAtar); or a probe, `matching`, `corridor`, `aim`,
-`laser` (a pulse to shorten), `restless` (coupled arms), `docking`. A method, of choices: `dqn` (with a double
-target, the default), `dueling`, `n_step`, `prioritized`, `c51`, `qr_dqn`, `rainbow` (all of these with c51),
-`discrete_sac`; of numbers: `ddpg`, `td3`, `sac` (the default), `redq`, `srl` (four actions per decision), `held_sac`
-(its comparison), and in `docking` `residual` (a correction of a cloned policy), `residual_fixed` (of a
-controller), `hil_serl` (somebody intervenes), `expo` (edits of a cloned diffusion policy), `liayn`
-(imitation). `smoke` (seconds, for CI).
+`laser` (a pulse to shorten), `restless` (coupled arms), `docking`, `hover` (a quadrotor). A method, of choices: `dqn`
+(with a double target, the default), `dueling`, `n_step`, `prioritized`, `c51`, `qr_dqn`, `rainbow` (all of these with
+c51), `discrete_sac`; of numbers: `ddpg`, `td3`, `sac` (the default), `redq`, `srl` (four actions per decision),
+`held_sac` (its comparison), and in `docking` `residual` (a correction of a cloned policy), `residual_fixed` (of a
+controller), `hil_serl` (somebody intervenes), `expo` (edits of a cloned diffusion policy), `liayn` (imitation); in
+`hover` `learn_to_fly` (TD3, the reward's weights by a curriculum). `smoke` (seconds, for CI).
 """
 
 import math
 
 from configs import common, sweeps
-from configs.control import replay_common
+from configs.control import hover_common, replay_common
 
 _ADAM = dict(learning_rate=1e-3, eps=1e-8)
 ENVIRONMENTS = {
@@ -102,7 +102,8 @@ ENVIRONMENTS["docking"] = dict(
     checkpoint=dict(every=250),
     eval=dict(num_episodes=32, max_steps=40),
 )
-CONTINUOUS = ("pendulum", "aim", "laser", "docking")
+ENVIRONMENTS["hover"] = hover_common.HOVER
+CONTINUOUS = ("pendulum", "aim", "laser", "docking", "hover")
 
 _REAL = dict(
     algorithm=dict(
@@ -223,11 +224,12 @@ METHODS["liayn"] = dict(
     ),
     train=dict(actor_every=2),
 )
+METHODS["learn_to_fly"] = hover_common.LEARN_TO_FLY
 # What they need is written for it alone.
 IN_DOCKING = {name: "corrects the controller" for name in ("residual", "residual_fixed")}
 IN_DOCKING |= {"hil_serl": "is helped by the controller"}
 IN_DOCKING |= {"expo": "is shown the controller", "liayn": "imitates the controller"}
-OF_NUMBERS = (*IN_DOCKING, "ddpg", "td3", "sac", "srl", "held_sac", "redq")
+OF_NUMBERS = (*IN_DOCKING, "learn_to_fly", "ddpg", "td3", "sac", "srl", "held_sac", "redq")
 # The range of discounted returns, for c51 and rainbow.
 RANGES = {"cartpole": (0.0, 100.0), "breakout": (0.0, 30.0), "matching": (-1.0, 1.0), "corridor": (0.0, 1.0)}
 RANGES["restless"] = (0.0, 10.0)
@@ -241,7 +243,9 @@ def get_config(arg: str | None = None):
     method = methods[0] if methods else "sac" if set(places) & set(CONTINUOUS) else "dqn"
     if method in IN_DOCKING and places not in ([], ["docking"]):
         raise ValueError(f"{method} {IN_DOCKING[method]} of docking; there is none for {places[0]}")
-    usual = "docking" if method in IN_DOCKING else "pendulum"
+    if method == "learn_to_fly" and places not in ([], ["hover"]):
+        raise ValueError(f"{method} weighs the terms of hover's reward; there are none for {places[0]}")
+    usual = "hover" if method == "learn_to_fly" else "docking" if method in IN_DOCKING else "pendulum"
     place = places[0] if places else usual if method in OF_NUMBERS else "cartpole"
     if (place in CONTINUOUS) != (method in OF_NUMBERS):
         kind = "numbers: ddpg, td3, sac or redq" if place in CONTINUOUS else "choices: dqn and its kin, discrete_sac"

@@ -7,19 +7,30 @@
 The data are those of scripted behaviours of mixed quality, or of dataset.path: a folder that control.ppo
 --config.record.path=FOLDER recorded, Minari's or D4RL's HDF5, a TFDS folder of RLDS episodes. eval/normalized is 0 for
 random actions and 100 for the scripted expert. With a group `continual` the data are those of several tasks, one after
-the other (experiments.parts.continual_runs, hyper_runs and skill_runs); with a group `online` it goes on in the
-environment (experiments.parts.online_runs). Runs, meshes, checkpoints and the loop are control.ppo's.
+the other (experiments.parts.continual_runs, hyper_runs and skill_runs) or at once (in_context_runs); with a group
+`online` it goes on in the environment (experiments.parts.online_runs). Runs, meshes, checkpoints and the loop are
+control.ppo's.
 """
 
 import pathlib
 
-from experiments.parts import continual_runs, control_loop, flags, hyper_runs, offline_runs, online_runs, skill_runs
+from experiments.parts import (
+    continual_runs,
+    control_loop,
+    flags,
+    hyper_runs,
+    in_context_runs,
+    offline_runs,
+    online_runs,
+    skill_runs,
+)
 
 # algorithm.fn -> what makes a run; others learn one task.
 SEQUENCES = {
     "oer": continual_runs.make_continual_run,
     "hypercrl": hyper_runs.make_hyper_run,
     "psec": skill_runs.make_skill_run,
+    "t2mir": in_context_runs.make_in_context_run,
 }
 
 

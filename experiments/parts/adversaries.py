@@ -1,14 +1,31 @@
-"""The adversary that algorithm.imitation names, with the demonstrations that it learns from."""
+"""Who pays the draws of a replay: the adversary of algorithm.imitation, or the weights of algorithm.reward_weights."""
 
 import math
 from typing import Any
 
 from experiments.parts.residual_bases import shown_steps
 from rl_jax import envs
-from rl_jax.control import adversaries
+from rl_jax.control import adversaries, curricula
 from rl_jax.core.binding import bind
-from rl_jax.envs.worlds import docking
+from rl_jax.envs.worlds import docking, hovering
 from rl_jax.models.agents.features import make_net
+
+
+def make_payer(config, settings: dict[str, Any], env: envs.Vector, axis_name) -> adversaries.Adversary | None:
+    """Who pays the draws; None: the environment's stored rewards. Arguments as at make_adversary, and the config.
+
+    Raises:
+      ValueError: if both pay, or the environment's reward has no terms to weigh.
+    """
+    fields = dict(settings.get("reward_weights", {"fn": ""}))
+    imitating = make_adversary(settings, env, axis_name)
+    if not fields["fn"]:
+        return imitating
+    if imitating is not None:
+        raise ValueError("algorithm.reward_weights and algorithm.imitation both pay the draws: leave one out")
+    if config.env.name != "probes/hover":
+        raise ValueError(f"algorithm.reward_weights weighs the terms of probes/hover, not of {config.env.name}")
+    return bind(fields, curricula)(hovering.reward, hovering.TERMS)
 
 
 def make_adversary(settings: dict[str, Any], env: envs.Vector, axis_name) -> adversaries.Adversary | None:

@@ -10,7 +10,7 @@ import numpy as np
 import optax
 
 from experiments.parts import residual_bases
-from experiments.parts.adversaries import make_adversary
+from experiments.parts.adversaries import make_payer
 from experiments.parts.control_agents import build_team
 from experiments.parts.control_runs import judge
 from experiments.parts.control_setup import load_env, num_updates, settings_of, with_values
@@ -69,6 +69,7 @@ def build(config, algorithm: dict[str, Any], env: envs.Vector) -> Built:
     layers = config.network.to_dict()
     dueling, members, kind = layers.pop("dueling"), layers.pop("members"), layers.pop("kind")
     enumerated, denoising = layers.pop("enumerated"), layers.pop("denoising_steps", 0)
+    first = layers.pop("actor_features", 0)
     if kind != "mlp":
         raise ValueError(f"network.kind={kind!r}: replay draws single steps, which an mlp reads; set it to 'mlp'")
     head = bind(algorithm["head"], value_heads)()
@@ -95,7 +96,9 @@ def build(config, algorithm: dict[str, Any], env: envs.Vector) -> Built:
         critic = value_networks.make_q_function(shape, *bounds, head.num_outputs, members=members, **layers)
         more = {"expo": _edited, "sequence_sac": _planned}.get(name)
         if more is None:
-            law, actor, smoothing, around = _actor_of_numbers(algorithm, shape, bounds, layers)
+            sees = (first,) if first else shape
+            law, actor, smoothing, around = _actor_of_numbers(algorithm, sees, bounds, layers)
+            actor = value_networks.reading(actor, first) if first else actor
             parts = parts._replace(critic=critic, actor=actor, smoothing=smoothing)
         else:
             law, parts = more(parts._replace(critic=critic), shape, bounds, layers, denoising)
@@ -272,7 +275,7 @@ def make_replay_run(config, *, parts: int = 1, axis_name: str | None = None) -> 
             num_steps=config.sample.num_steps,
             axis_name=axis_name,
             intervention=built.intervention,
-            adversary=make_adversary(groups["algorithm"], env, axis_name),
+            adversary=make_payer(config, groups["algorithm"], env, axis_name),
         )
         return built, *functions
 

@@ -21,7 +21,7 @@ from rl_jax.control.relabelling.imitation import make_objective
 
 
 class Adversary(NamedTuple):
-    """A judge of steps that learns beside the policy.
+    """A judge of steps that changes beside the policy: it learns, or follows a plan (control.curricula).
 
     Attributes:
       init: (key) -> its state.

@@ -48,7 +48,8 @@ def trained(config):
 @pytest.mark.parametrize("method", configs.METHODS)
 def test_every_method_builds(method):
     """Its networks and losses, down to their shapes; every field is one that is read."""
-    place = "docking" if method in configs.IN_DOCKING else "aim" if method in configs.OF_NUMBERS else "matching"
+    usual = "aim" if method in configs.OF_NUMBERS else "matching"
+    place = "docking" if method in configs.IN_DOCKING else "hover" if method == "learn_to_fly" else usual
     config = configs.get_config(f"{place},{method},smoke")
     groups = control_setup.settings_of(config)
     env = control_setup.load_env(config, config.sample.num_envs)

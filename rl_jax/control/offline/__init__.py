@@ -10,6 +10,7 @@ A method is a Recipe (recipe.py): a loss of all its networks. A config names one
     histories                                history.py         one of these on codes of what was seen so far
     oer                                      continual.py       tasks one after the other, with a little of the old ones
     hypercrl                                 hypernetwork.py    the same for a model that is planned with
+    t2mir                                    in_context.py      several tasks, told apart by what was seen so far
     psec                                     skills.py          skills as adapters of one policy, and their composition
 """
 
@@ -18,9 +19,10 @@ from rl_jax.control.offline.continual import oer
 from rl_jax.control.offline.hindsight import oppo
 from rl_jax.control.offline.history import histories
 from rl_jax.control.offline.hypernetwork import hypercrl
+from rl_jax.control.offline.in_context import t2mir
 from rl_jax.control.offline.in_sample import awr, bc, dual, filtered_bc, iql, recoil, xql
 from rl_jax.control.offline.sequence import dt, mo_dt
 from rl_jax.control.offline.skills import psec
 
 __all__ = ["a2pr", "awr", "bc", "cql", "dt", "dual", "filtered_bc", "iql", "mo_dt", "oer", "oppo", "recoil", "td3_bc"]
-__all__ += ["histories", "hypercrl", "psec", "xql"]
+__all__ += ["histories", "hypercrl", "psec", "t2mir", "xql"]

@@ -16,6 +16,7 @@
     laser         a pulse shaped by the phase of its spectrum, its optimum known (envs.worlds.laser)
     restless      two of six coupled arms, the best policy known by dynamic programming (envs.worlds.restless)
     docking       a point pushed to the origin, and a controller that misses it (envs.worlds.docking)
+    hover         a planar quadrotor, its reward a sum of weighted terms (envs.worlds.hovering)
     gridworld     a square with a goal in a corner, also available as arrays (envs.worlds.tabular)
     pointmass     a point in the plane with inertia that should go to a goal (envs.worlds.pointmass)
     television    a line with a screen of noise at its left end, the reward at its right end (worlds.television)
@@ -45,7 +46,7 @@ from rl_jax.envs.worlds import bidding as auctions
 from rl_jax.envs.worlds import branching as knapsacks
 from rl_jax.envs.worlds import denoising as chains
 from rl_jax.envs.worlds import docking as dockings
-from rl_jax.envs.worlds import driving, tabular
+from rl_jax.envs.worlds import driving, hovering, tabular
 from rl_jax.envs.worlds import errands as lines
 from rl_jax.envs.worlds import inventory as stores
 from rl_jax.envs.worlds import laser as lasers
@@ -229,6 +230,18 @@ def restless(*, single: float = 0.2, pair: float = 1.0, refill: float = 0.3, per
 def docking(*, periods: int = 40, radius: float = 0.0) -> Environment:
     """A point to push to the origin; arguments as in envs.worlds.docking.environment."""
     return dockings.environment(periods=periods, radius=radius)
+
+
+def hover(
+    *,
+    weights: tuple[float, ...] = hovering.TARGET,
+    history: int = 4,
+    noise: float = 1.0,
+    force: float = 0.5,
+    limit: int = 100,
+) -> Environment:
+    """A quadrotor that should hover; arguments as in envs.worlds.hovering.environment."""
+    return hovering.environment(weights=weights, history=history, noise=noise, force=force, limit=limit)
 
 
 def behaviours(*, count: int = 3) -> Environment:

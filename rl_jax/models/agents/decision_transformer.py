@@ -126,15 +126,15 @@ def make_decision_transformer(
         # A token sees itself, so that a masked one has something to attend to.
         visible = (causal & seen[:, None, :]) | np.eye(3 * length, dtype=bool)[None]
         for i in range(layers):
-            x = x + _attend(_norm(x) @ own[f"qkv_{i}"], visible, heads) @ own[f"out_{i}"]
-            x = x + jax.nn.gelu(_norm(x) @ own[f"up_{i}"]) @ own[f"down_{i}"]
-        x = _norm(x).reshape(rows, length, 3, width)
+            x = x + attend(norm(x) @ own[f"qkv_{i}"], visible, heads) @ own[f"out_{i}"]
+            x = x + jax.nn.gelu(norm(x) @ own[f"up_{i}"]) @ own[f"down_{i}"]
+        x = norm(x).reshape(rows, length, 3, width)
         return x[:, :, 1] @ own["head"], x[:, :, 2] @ own["next"], (x[:, :, 2] @ own["return"])[:, :, 0]
 
     return DecisionTransformer(init, apply, distribution, encode, size, context)
 
 
-def _attend(qkv: chex.Array, visible: chex.Array, heads: int) -> chex.Array:
+def attend(qkv: chex.Array, visible: chex.Array, heads: int) -> chex.Array:
     """Attention of [B, T, 3 width] on visible bool [B, T, T] -> [B, T, width]."""
     rows, length, size = qkv.shape
     q, k, v = jnp.moveaxis(qkv.reshape(rows, length, 3, heads, size // 3 // heads), 2, 0)
@@ -143,7 +143,7 @@ def _attend(qkv: chex.Array, visible: chex.Array, heads: int) -> chex.Array:
     return jnp.einsum("bhts,bshd->bthd", shares, v).reshape(rows, length, size // 3)
 
 
-def _norm(x: chex.Array) -> chex.Array:
+def norm(x: chex.Array) -> chex.Array:
     """To mean 0 and variance 1 on the last axis."""
     centred = x - jnp.mean(x, axis=-1, keepdims=True)
     return centred * jax.lax.rsqrt(jnp.mean(jnp.square(centred), axis=-1, keepdims=True) + 1e-5)

@@ -45,6 +45,11 @@ class Actor(NamedTuple):
     distribution: Distribution
 
 
+def reading(actor: Actor, count: int) -> Actor:
+    """The actor of observations [N, D] of which it reads the first `count`: an asymmetric one beside its critic."""
+    return actor._replace(apply=lambda params, observations: actor.apply(params, observations[:, :count]))
+
+
 def make_action_values(
     observation_shape: tuple[int, ...], num_actions: int, num_outputs: int, *, dueling: bool = False, **layers
 ) -> Critic:
