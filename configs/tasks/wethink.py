@@ -4,8 +4,10 @@
 
 The dispatcher reads each record's source: boxes and decisions have rules, open sentences go to a language model that
 says 1 or 0. Text only; in the paper the assessor is a large model with the reference answer, and a reward of format is
-added (config.reward.terms has `form.tags`). Arguments: `assessor` (the frozen model, trained on demonstrations that are
-right or wrong), `smoke`.
+added (config.reward.terms has `form.tags`). Seen to end once, at a smaller size (2 layers of 32, 60 steps, one seed, an
+assessor of 150 steps): the assessed reward rose, 0.34 to 0.94, partly on wrong sentences that the assessor let pass;
+boxes stayed at 0.28 and screening did not rise (0.72 to 0.53 on 32 prompts).
+Arguments: `assessor` (the frozen model, trained on demonstrations that are right or wrong), `smoke`.
 
     python -m experiments.sft --config=configs/tasks/wethink.py:assessor --workdir=runs/wethink_assessor
     python -m experiments.grpo --config=configs/tasks/wethink.py

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from experiments import grpo
+from experiments.parts.judges import generative
+from experiments.parts.judging import Judged
 from experiments.parts.rewards import Rows, make_rewards
 from experiments.parts.setup import make_setup
 from rl_jax.core.types import Rollout
@@ -62,6 +64,32 @@ def test_each_source_is_scored_by_its_own_term(tmp_path):
     groups = [(kind, found, (found.right, "x")) for kind in kinds for found in [toy(kind)]]
     for right, wrong in rewards_of("mixed_r1", tmp_path, groups):
         assert right == pytest.approx(1.0) and wrong < 0.3
+
+
+@pytest.mark.slow
+def test_a_model_assesses_what_no_rule_checks(tmp_path, monkeypatch):
+    """WeThink's hybrid reward: boxes and decisions by rule, open sentences by the model's verdict, whatever it is."""
+    asked = []
+
+    def make_ask(*_):
+        return lambda texts: [asked.append(text) or str(int("odd" in text)) for text in texts]
+
+    monkeypatch.setattr(generative, "make_ask", make_ask)
+    toys = [(kind, toy(kind)) for kind in ("boxes", "screening", "echoes")]
+    rows = [(kind, found, text) for kind, found in toys for text in (found.right, "odd")]
+    records = [
+        {"prompt": found.prompt, "info": json.dumps(found.info | {"source": kind}), "source": kind}
+        for kind, found, _ in rows
+    ]
+    texts = [text for *_, text in rows]
+    mask = np.arange(80) < np.array([len(text) for text in texts])[:, None]
+    rollout = Rollout(None, mask, None, None, np.ones(len(mask), bool), np.zeros(len(mask), bool))
+    with make_rewards(make_setup(tiny("wethink", tmp_path))) as rewards:
+        scored = rewards(Rows(rollout, records, texts, 2))
+        found = rewards.finish(Judged(rollout, records, texts, scored)).result
+    np.testing.assert_allclose(found.rewards, [1, 0, 1, 0, 0, 1], atol=1e-6)
+    assert f"{toys[2][1].prompt}|odd=" in asked, "it sees question and answer"
+    assert found.components["assessed/unparsed"].tolist() == [0] * 6
 
 
 @pytest.mark.slow
