@@ -50,14 +50,18 @@ def test_every_completion_has_its_probability():
         for t, token in enumerate(row):
             expected[p, i] += np.log(softmax(logits[p, place])[token])
             place = 1 + token if t == 0 else 4 + 3 * row[0] + token
-    found = jax.jit(layout.log_probs)(jnp.asarray(logits))
+
+    @jax.jit  # op by op it takes a second
+    def of_all(logits, tokens):
+        found, scores = layout.log_probs(logits), score(logits, rows_of(jnp.ones(27, jnp.int32), tokens), layout)
+        return found, scores, layout.log_probs(policy_gradients._table_of(found, layout))
+
+    found, scores, again = of_all(jnp.asarray(logits), jnp.asarray(tokens))
     np.testing.assert_allclose(found, expected, rtol=1e-5)
-    scores = score(jnp.asarray(logits), rows_of(jnp.ones(27, jnp.int32), jnp.asarray(tokens)), layout)
     np.testing.assert_allclose(scores.log_probs.sum(axis=1), expected[1], rtol=1e-5)
     first = softmax(logits[1, 0])
     np.testing.assert_allclose(scores.entropy[:, 0], -np.sum(first * np.log(first)), rtol=1e-5)
-    again = policy_gradients._table_of(found, layout)
-    np.testing.assert_allclose(layout.log_probs(again), expected, atol=1e-5)
+    np.testing.assert_allclose(again, expected, atol=1e-5)
 
 
 @pytest.mark.slow
