@@ -26,6 +26,7 @@ MARK = "RL_JAX_ATTACK"  # an environment variable by which a test finds what was
 HOME = os.getcwd()
 STATE: list = []  # an attack leaves something here
 BIG = 2**38  # bytes
+gc.enable()  # as in a worker of a user's: "gc off" leaves a trace (tests/started/sitecustomize.py turns it off)
 CLEAN = (json.dumps, builtins.float, os.getpid, os.write, math.isfinite, sys.getrecursionlimit(), list(sys.path))
 
 
