@@ -5,7 +5,6 @@
 runs them all and writes their outputs, without what differs between two runs, to be committed.
 """
 
-import gc
 import os
 import pathlib
 import re
@@ -36,8 +35,7 @@ ABSOLUTE = re.compile(r"(?<![\w.:/])/(?:home|Users|root|work|tmp|usr|opt|var|pri
 # Run by the kernel before the first cell and after the last one. The flags of conftest.py go behind those that a
 # notebook sets: most of what its cells take is compiling programs that run once.
 CLOCK = f"""
-import gc as _gc, os as _os, sys as _sys, time as _time
-_gc.set_threshold{gc.get_threshold()}
+import os as _os, sys as _sys, time as _time
 def _quick(info):
     known = _os.environ.get("XLA_FLAGS", "")
     if "jax" not in _sys.modules and {XLA_FLAGS!r} not in known:
