@@ -77,7 +77,7 @@ RUNS = {
     "orlb_tracking",
     "implicit_rm_eval",
 }
-RUNS |= {"survey_r1_replication", "survey_rlhf", "survey_rl_llm", "survey_multiturn"}
+RUNS |= {"survey_r1_replication", "survey_rlhf", "survey_rl_llm", "survey_multiturn", "rlm_blueprint"}
 
 
 def test_the_named_tests_are_tests():
