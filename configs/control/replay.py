@@ -225,11 +225,19 @@ METHODS["liayn"] = dict(
     train=dict(actor_every=2),
 )
 METHODS["learn_to_fly"] = hover_common.LEARN_TO_FLY
-# What they need is written for it alone.
-IN_DOCKING = {name: "corrects the controller" for name in ("residual", "residual_fixed")}
-IN_DOCKING |= {"hil_serl": "is helped by the controller"}
-IN_DOCKING |= {"expo": "is shown the controller", "liayn": "imitates the controller"}
-OF_NUMBERS = (*IN_DOCKING, "learn_to_fly", "ddpg", "td3", "sac", "srl", "held_sac", "redq")
+# method -> (the only environment that has what it needs, what it does with it).
+WRITTEN_FOR = {
+    name: ("docking", f"{does} the controller of docking; there is none")
+    for name, does in {
+        "residual": "corrects",
+        "residual_fixed": "corrects",
+        "hil_serl": "is helped by",
+        "expo": "is shown",
+        "liayn": "imitates",
+    }.items()
+}
+WRITTEN_FOR["learn_to_fly"] = ("hover", "weighs the terms of hover's reward; there are none")
+OF_NUMBERS = (*WRITTEN_FOR, "ddpg", "td3", "sac", "srl", "held_sac", "redq")
 # The range of discounted returns, for c51 and rainbow.
 RANGES = {"cartpole": (0.0, 100.0), "breakout": (0.0, 30.0), "matching": (-1.0, 1.0), "corridor": (0.0, 1.0)}
 RANGES["restless"] = (0.0, 10.0)
@@ -241,11 +249,9 @@ def get_config(arg: str | None = None):
     if max(len(places), len(methods)) > 1:
         raise ValueError(f"choose at most one environment and one method, not {', '.join(places + methods)}")
     method = methods[0] if methods else "sac" if set(places) & set(CONTINUOUS) else "dqn"
-    if method in IN_DOCKING and places not in ([], ["docking"]):
-        raise ValueError(f"{method} {IN_DOCKING[method]} of docking; there is none for {places[0]}")
-    if method == "learn_to_fly" and places not in ([], ["hover"]):
-        raise ValueError(f"{method} weighs the terms of hover's reward; there are none for {places[0]}")
-    usual = "hover" if method == "learn_to_fly" else "docking" if method in IN_DOCKING else "pendulum"
+    usual, why = WRITTEN_FOR.get(method, ("pendulum", ""))
+    if why and places not in ([], [usual]):
+        raise ValueError(f"{method} {why} for {places[0]}")
     place = places[0] if places else usual if method in OF_NUMBERS else "cartpole"
     if (place in CONTINUOUS) != (method in OF_NUMBERS):
         kind = "numbers: ddpg, td3, sac or redq" if place in CONTINUOUS else "choices: dqn and its kin, discrete_sac"

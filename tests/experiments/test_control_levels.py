@@ -115,11 +115,11 @@ def test_every_environment_says_where_its_returns_lie():
 
 @pytest.mark.slow
 def test_a_critic_that_classifies_learns_cartpole():
-    """A support that the returns do not fit, such as (-2, -1), leaves it at 65 and 32."""
+    """A support that the returns do not fit, such as (-2, -1), leaves it at 10 and 57."""
     config = configs.get_config("cartpole,hl_gauss")
     config.num_seeds, config.train.total_steps = 2, 60 * 1024
-    config.network.hidden, config.eval.num_episodes = (32, 32), 2
-    assert (returns(config, 60) > 150).all()
+    config.eval.num_episodes = 8
+    assert (returns(config, 60) > 300).all()
 
 
 @pytest.mark.slow

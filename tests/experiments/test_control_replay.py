@@ -49,7 +49,7 @@ def trained(config):
 def test_every_method_builds(method):
     """Its networks and losses, down to their shapes; every field is one that is read."""
     usual = "aim" if method in configs.OF_NUMBERS else "matching"
-    place = "docking" if method in configs.IN_DOCKING else "hover" if method == "learn_to_fly" else usual
+    place = configs.WRITTEN_FOR.get(method, (usual,))[0]
     config = configs.get_config(f"{place},{method},smoke")
     groups = control_setup.settings_of(config)
     env = control_setup.load_env(config, config.sample.num_envs)

@@ -103,7 +103,6 @@ def test_axe_finds_nothing(browser, page, dark):
     assert broken_rules(browser, *(OF_COLOURS if dark else ())) == []
 
 
-@pytest.mark.parametrize("page", ["run"], indirect=True)  # of axe, not of the page
 def test_axe_sees_what_is_wrong(browser, page):
     look_at(browser, page.as_uri())
     browser.execute_script("document.querySelectorAll('details, figure').forEach(x => x.remove())")  # quicker

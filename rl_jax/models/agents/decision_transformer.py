@@ -111,27 +111,42 @@ def make_decision_transformer(
 
     def apply(params: dict[str, Any], steps: Sequence):
         own = parts_of(params["sequence"])
-        rows, length = steps.mask.shape
-        phase = steps.time[:, :, None] * (2.0 * np.pi / PERIODS)[None, None, :]
-        time = jnp.concatenate([jnp.sin(phase), jnp.cos(phase)], axis=-1) @ own["time"]
-        tokens = [
-            steps.to_go[:, :, None] @ own["to_go"],
-            steps.observations.reshape(rows, length, -1).astype(jnp.float32) @ own["observation"],
-            steps.actions @ own["action"],
-        ]
-        tokens = [x + time + own["kind"][i][None, None, :] for i, x in enumerate(tokens)]
-        x = jnp.stack(tokens, axis=2).reshape(rows, 3 * length, width)
-        seen = jnp.repeat(steps.mask, 3, axis=1)
-        causal = np.tril(np.ones((3 * length, 3 * length), bool))[None]
-        # A token sees itself, so that a masked one has something to attend to.
-        visible = (causal & seen[:, None, :]) | np.eye(3 * length, dtype=bool)[None]
+        x, _, visible = embedded(own, own["to_go"], steps)
         for i in range(layers):
             x = x + attend(norm(x) @ own[f"qkv_{i}"], visible, heads) @ own[f"out_{i}"]
             x = x + jax.nn.gelu(norm(x) @ own[f"up_{i}"]) @ own[f"down_{i}"]
-        x = norm(x).reshape(rows, length, 3, width)
+        x = norm(x).reshape(*steps.mask.shape, 3, width)
         return x[:, :, 1] @ own["head"], x[:, :, 2] @ own["next"], (x[:, :, 2] @ own["return"])[:, :, 0]
 
     return DecisionTransformer(init, apply, distribution, encode, size, context)
+
+
+def embedded(own: dict[str, chex.Array], first: chex.Array, steps: Sequence):
+    """The tokens of a sequence, three for each step, and which of them sees which.
+
+    Args:
+      own: "time", "kind", "observation" and "action", the matrices of a transformer of width W.
+      first: float32 [1, W], of each step's first number, Sequence.to_go.
+      steps: [B, K].
+
+    Returns:
+      (tokens [B, 3 K, W], bool [B, 3 K], the real ones, bool [B, 3 K, 3 K], [b, i, j]: i sees j).
+    """
+    chex.assert_rank(steps.mask, 2)
+    rows, length = steps.mask.shape
+    phase = steps.time[:, :, None] * (2.0 * np.pi / PERIODS)[None, None, :]
+    time = jnp.concatenate([jnp.sin(phase), jnp.cos(phase)], axis=-1) @ own["time"]
+    tokens = [
+        steps.to_go[:, :, None] @ first,
+        steps.observations.reshape(rows, length, -1).astype(jnp.float32) @ own["observation"],
+        steps.actions @ own["action"],
+    ]
+    tokens = [x + time + own["kind"][i][None, None, :] for i, x in enumerate(tokens)]
+    x = jnp.stack(tokens, axis=2).reshape(rows, 3 * length, -1)
+    seen = jnp.repeat(steps.mask, 3, axis=1)
+    causal = np.tril(np.ones((3 * length, 3 * length), bool))[None]
+    # A token sees itself, so that a masked one has something to attend to.
+    return x, seen, (causal & seen[:, None, :]) | np.eye(3 * length, dtype=bool)[None]
 
 
 def attend(qkv: chex.Array, visible: chex.Array, heads: int) -> chex.Array:

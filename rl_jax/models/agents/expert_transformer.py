@@ -16,11 +16,10 @@ from typing import NamedTuple
 import chex
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from rl_jax.core.types import Params
 from rl_jax.losses import experts
-from rl_jax.models.agents.decision_transformer import PERIODS, Sequence, attend, norm
+from rl_jax.models.agents.decision_transformer import PERIODS, Sequence, attend, embedded, norm
 from rl_jax.models.agents.distributions import Distribution
 
 
@@ -128,18 +127,7 @@ def make_expert_transformer(
 
     def apply(params: Params, steps: Sequence, slow: Params, key: chex.PRNGKey | None = None) -> Routed:
         own, (rows, length) = params["sequence"], steps.mask.shape
-        phase = steps.time[:, :, None] * (2.0 * np.pi / PERIODS)[None, None, :]
-        time = jnp.concatenate([jnp.sin(phase), jnp.cos(phase)], axis=-1) @ own["time"]
-        tokens = [
-            steps.to_go[:, :, None] @ own["reward"],
-            steps.observations.reshape(rows, length, -1).astype(jnp.float32) @ own["observation"],
-            steps.actions @ own["action"],
-        ]
-        tokens = [x + time + own["kind"][i][None, None, :] for i, x in enumerate(tokens)]
-        x = jnp.stack(tokens, axis=2).reshape(rows, 3 * length, width)
-        seen = jnp.repeat(steps.mask, 3, axis=1)
-        causal = np.tril(np.ones((3 * length, 3 * length), bool))[None]
-        visible = (causal & seen[:, None, :]) | np.eye(3 * length, dtype=bool)[None]
+        x, seen, visible = embedded(own, own["reward"], steps)
         for i in range(layers):
             x = x + attend(norm(x) @ own[f"qkv_{i}"], visible, heads) @ own[f"out_{i}"]
             if i < layers - 1:
