@@ -42,6 +42,10 @@ if _STARTED not in os.environ.get("PYTHONPATH", "").split(os.pathsep):
 import jax  # noqa: E402
 from jax._src import pjit  # noqa: E402
 
+from tests import single_operations  # noqa: E402
+
+single_operations.install()
+
 
 def _set_fields_quickly() -> None:
     """A field of a config is set without listing the attributes of `object` each time: half of what configs cost."""

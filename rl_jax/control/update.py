@@ -16,7 +16,7 @@ from rl_jax.control.anchors import minibatch_of, observed
 from rl_jax.core.masked import Max, Mean, all_reduce
 from rl_jax.core.trackers import Tracker, feature_moments, reward_scale
 from rl_jax.rollout.envs.steps import Transitions, Worlds, collect, memoryless, start
-from rl_jax.training.step import TrainState, init_state, make_train_step
+from rl_jax.training.step import TrainState, init_state, make_train_step, unless_poisoned
 
 TURN_METRICS = ("loss", "grad_norm", "nonfinite/skipped")  # measured in every turn of an update
 OBSERVATION_CLIP = 10.0  # normalised observations and rewards, in standard deviations
@@ -188,7 +188,9 @@ def make_update(
       ValueError: if the batch does not divide into the minibatches.
     """
     parts = make_parts(agent, env, algorithm, optimizer, num_steps=num_steps, axis_name=axis_name, learner=learner)
-    train_step = make_train_step(parts.loss, optimizer, max_grad_norm=algorithm.max_grad_norm, axis_name=axis_name)
+    train_step = make_train_step(
+        parts.loss, optimizer, max_grad_norm=algorithm.max_grad_norm, axis_name=axis_name, check_params=False
+    )
 
     def update(state: ControlState):
         state, batch, order, metrics = parts.gather(state)
@@ -202,6 +204,8 @@ def make_update(
             return train, {name: learned[name] for name in TURN_METRICS}
 
         train, learned = jax.lax.scan(turn, state.train, order)
+        train = unless_poisoned(state.train, train)
+        learned["nonfinite/skipped"] = jnp.float32(train.skipped)[None]
         # Measured at the end, on one minibatch: in each turn they would cost a fifth of the update's time.
         ended = parts.loss(train.params, minibatch(train, order[-1])[1])[1]
         metrics = metrics | over_turns(learned) | ended

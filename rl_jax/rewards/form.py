@@ -96,6 +96,21 @@ def target_length(
     return {"reward": -per_unit * error if per_unit else -min(error / wanted, 1.0), "length_error": float(error)}
 
 
+def longer(prompt: str, completion: str, info: dict, *, cap: int, unit: str = "words") -> dict[str, float]:
+    """min(n / cap, 1): grows with the length up to a cap.
+
+    Our reading of the length reward of GeometryZero, arXiv 2506.07160, which "promotes longer reasoning chains": its
+    formula could not be read.
+
+    Raises:
+      ValueError: if cap is below 1 or the unit is unknown.
+    """
+    if cap < 1:
+        raise ValueError(f"cap must be at least 1, got {cap}")
+    n = length(completion, unit)
+    return {"reward": min(n / cap, 1.0), "length": float(n)}
+
+
 def repetition(
     prompt: str, completion: str, info: dict, *, n: int = 3, penalty: float = 1.0, unit: str = "words"
 ) -> dict[str, float]:

@@ -1,12 +1,13 @@
-"""advantages/consistency.py and rewards/contrast.py: COPO and GCPO's masked bonus by hand."""
+"""advantages/consistency.py and rewards/contrast.py: COPO and GCPO's rewards by hand."""
 
 import jax
 import numpy as np
 import pytest
 
+from configs.experience import gcpo_geometryzero
 from rl_jax import advantages
 from rl_jax.advantages.consistency import copo
-from rl_jax.rewards import contrast
+from rl_jax.rewards import compose, contrast, form
 
 G = 4
 
@@ -72,6 +73,20 @@ def test_an_aid_is_paid_where_it_helps():
     assert bonus([1, 1, 1, 0], [1, 1, 0, 0], margin=0.6) == [0] * 4
     with pytest.raises(ValueError, match="no item term is called u; item terms: r"):
         contrast.contrast_bonus(["x"], terms={"r": [1.0]}, right="r", uses="u")
+
+
+def test_the_config_pays_for_answers_aids_that_help_and_length():
+    terms = gcpo_geometryzero.get_config("smoke").reward.terms
+    rows = [("a=b", 1), ("a=bcd", 1), ("a", 0), ("ab", 0)]  # with the aid, right; without it, wrong
+    values = {"right": [right for _, right in rows]}
+    values["aid"] = [form.pattern("", text, {}, regex=terms.aid.regex)["reward"] for text, _ in rows]
+    length = {name: x for name, x in terms.length.items() if name not in ("fn", "weight")}
+    values["length"] = [form.longer("", text, {}, **length)["reward"] for text, _ in rows]
+    named = {name: terms.contrast[name] for name in ("right", "uses")}
+    values["contrast"] = contrast.contrast_bonus([text for text, _ in rows], terms=values, **named)
+    weights = {"right": 1.0} | {name: terms[name].weight for name in ("aid", "contrast", "length")}
+    found = compose.weighted_sum({name: np.float32(x) for name, x in values.items()}, weights)
+    np.testing.assert_allclose(found, [1.5 + 0.1 * 3 / 12, 1.5 + 0.1 * 5 / 12, 0.1 / 12, 0.2 / 12], rtol=1e-6)
 
 
 def test_only_the_named_terms_are_rewarded():

@@ -41,12 +41,17 @@ def test_lengths():
     assert form.target_length("", text, {"n": 6}, target_field="n")["reward"] == 0.0
     assert form.target_length("", text, {}, target=4, per_unit=0.25)["reward"] == -0.5
     assert form.target_length("", text * 99, {}, target=4)["reward"] == -1.0
+    assert [form.longer("", text, {}, cap=cap)["reward"] for cap in (12, 6, 3)] == [0.5, 1.0, 1.0]
+    assert form.longer("", "", {}, cap=3)["reward"] == 0.0
+    assert form.longer("", "abcd", {}, cap=8, unit="characters") == {"reward": 0.5, "length": 4.0}
     with pytest.raises(ValueError, match="0 < buffer <= limit"):
         form.overlong("", text, {}, limit=3, buffer=4)
     with pytest.raises(ValueError, match=r"positive integer, found None in info\['n'\]"):
         form.target_length("", text, {}, target_field="n")
     with pytest.raises(ValueError, match="unit='tokens' is none of words, characters"):
         form.target_length("", text, {}, target=4, unit="tokens")
+    with pytest.raises(ValueError, match="cap must be at least 1, got 0"):
+        form.longer("", text, {}, cap=0)
 
 
 def test_repetition():

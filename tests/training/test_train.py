@@ -14,7 +14,7 @@ from rl_jax.core.types import PolicyBatch
 from rl_jax.models.transformer.model import make_transformer
 from rl_jax.training import sharding
 from rl_jax.training.scoring import make_score
-from rl_jax.training.step import init_state, make_schedule, make_train_step
+from rl_jax.training.step import init_state, make_schedule, make_train_step, unless_poisoned
 from tests.tiny import CONFIG, max_difference, random_params, token_batch
 
 
@@ -146,6 +146,32 @@ def test_a_good_gradient_that_would_poison_the_params_changes_nothing(rate):
     assert np.isfinite(metrics["grad_norm"]) and np.isfinite(metrics["loss"])
     assert all(np.array_equal(a, b) for a, b in zip(*map(jax.tree.leaves, (state.params, before.params)), strict=True))
     assert (state.step, state.skipped, state.skipped_in_a_row) == (1, 1, 1) and metrics["nonfinite/skipped"] == 1
+
+
+def test_many_unchecked_steps_keep_their_start_if_a_param_is_poisoned():
+    optimizer = optax.sgd(lambda count: jnp.where(count == 1, jnp.inf, 0.1))  # of three updates, the second poisons
+    step = make_train_step(_loss, optimizer, check_params=False)
+
+    @jax.jit
+    def steps(state, batches):
+        after, metrics = jax.lax.scan(step, state, batches)
+        return unless_poisoned(state, after), metrics
+
+    def same(left, right):
+        return all(np.array_equal(a, b) for a, b in zip(*map(jax.tree.leaves, (left, right)), strict=True))
+
+    batches = jax.tree.map(lambda x: np.stack([x, x, x]), _batch())
+    start = _state(optimizer)._replace(step=jnp.int32(10), skipped=jnp.int32(2), skipped_in_a_row=jnp.int32(1))
+    kept, metrics = steps(start, batches)
+    assert np.isfinite(metrics["loss"][:2]).all()
+    assert same((kept.params, kept.opt_state), (start.params, start.opt_state))
+    assert (kept.step, kept.skipped, kept.skipped_in_a_row) == (13, 5, 4)
+    late = start._replace(opt_state=jax.tree.map(lambda count: count + 2, start.opt_state))  # past the second
+    moved, _ = steps(late, batches)
+    alone, once = late, jax.jit(step)
+    for _ in range(3):
+        alone, _ = once(alone, _batch())
+    assert same(moved, alone) and (moved.step, moved.skipped, moved.skipped_in_a_row) == (13, 2, 0)
 
 
 def test_a_nan_behind_the_mask_is_not_a_bad_gradient():
