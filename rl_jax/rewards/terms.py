@@ -44,6 +44,7 @@ TERMS = {
     "exact.within": "rl_jax.rewards.exact:within",
     "form.garbled": "rl_jax.rewards.form:garbled",
     "form.language": "rl_jax.rewards.form:language",
+    "form.longer": "rl_jax.rewards.form:longer",
     "form.overlong": "rl_jax.rewards.form:overlong",
     "form.pattern": "rl_jax.rewards.form:pattern",
     "form.repetition": "rl_jax.rewards.form:repetition",

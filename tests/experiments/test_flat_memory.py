@@ -66,7 +66,7 @@ def test_a_watch_counts_what_a_step_leaves_behind(tmp_path):
             if number > 4:
                 kept += [open(tmp_path / "file", "w"), threading.Thread(target=stop.wait)]
                 kept[-1].start()
-                kept.append(jax.jit(lambda x, n=number: x + n)(jnp.zeros(number)))
+                kept.append(jax.jit(lambda x, n=number: jnp.exp(x + n))(jnp.zeros(number)))
             run_part.Step(Loop(), number, evaluates=False).end({}, {}, {})
     stop.set()
     for thing in kept:

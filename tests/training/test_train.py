@@ -171,7 +171,8 @@ def test_many_unchecked_steps_keep_their_start_if_a_param_is_poisoned():
     alone, once = late, jax.jit(step)
     for _ in range(3):
         alone, _ = once(alone, _batch())
-    assert same(moved, alone) and (moved.step, moved.skipped, moved.skipped_in_a_row) == (13, 2, 0)
+    assert max_difference(moved.params, alone.params) < 1e-6
+    assert (moved.step, moved.skipped, moved.skipped_in_a_row) == (13, 2, 0)
 
 
 def test_a_nan_behind_the_mask_is_not_a_bad_gradient():
