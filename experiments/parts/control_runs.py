@@ -32,7 +32,7 @@ from rl_jax.core.masked import all_reduce, empty_like, merge
 from rl_jax.core.tracing import traced_once
 from rl_jax.rollout.envs.steps import evaluate
 from rl_jax.training import distributed
-from rl_jax.training.step import TrainState
+from rl_jax.training.step import TrainState, unless_poisoned
 
 # XLA options for a CPU. Thread pool off: small matmuls gain nothing from it, and on two cores batched ones can
 # deadlock in it. Scheduler: with the default order a step of CartPole takes 10 % longer.
@@ -115,10 +115,12 @@ def make_run(config, *, parts: int = 1, axis_name: str | None = None, relabel=No
             return (state, merge(carry[1], metrics)), None
 
         empty = empty_like(jax.eval_shape(update, state)[1])
-        (state, metrics), _ = jax.lax.scan(step, (state, empty), None, count)
+        (after, metrics), _ = jax.lax.scan(step, (state, empty), None, count)
+        state = after._replace(train=unless_poisoned(state.train, after.train))
         if axis_name is not None:
             metrics = all_reduce(metrics, axis_name)
         metrics = {name: mean.value() for name, mean in metrics.items()}
+        metrics["nonfinite/skipped"] = state.train.skipped.astype(jnp.float32)  # those that were undone, too
         if judged is not None:
             memory = agent.initial_state(judged.num_envs)
             metrics |= judge(config, policy_of(state), agent.distribution, judged, state.train, memory)

@@ -16,7 +16,7 @@ from rl_jax.control.anchors import minibatch_of, observed
 from rl_jax.core.masked import Max, Mean, all_reduce
 from rl_jax.core.trackers import Tracker, feature_moments, reward_scale
 from rl_jax.rollout.envs.steps import Transitions, Worlds, collect, memoryless, start
-from rl_jax.training.step import TrainState, init_state, make_train_step, unless_poisoned
+from rl_jax.training.step import TrainState, init_state, make_train_step
 
 TURN_METRICS = ("loss", "grad_norm", "nonfinite/skipped")  # measured in every turn of an update
 OBSERVATION_CLIP = 10.0  # normalised observations and rewards, in standard deviations
@@ -182,7 +182,9 @@ def make_update(
 
     Returns:
       (init, update, policy_of). init(key) -> ControlState; update(state) -> (state, metrics, undivided);
-      policy_of(state) -> the newest policy with its normalisation, for evaluation (rollout.envs.steps).
+      policy_of(state) -> the newest policy with its normalisation, for evaluation (rollout.envs.steps). A step that
+      makes a param non-finite is not refused, since looking at the params each time would cost a tenth of an update:
+      all later steps are skipped then. training.step.unless_poisoned undoes any number of updates at once.
 
     Raises:
       ValueError: if the batch does not divide into the minibatches.
@@ -204,8 +206,6 @@ def make_update(
             return train, {name: learned[name] for name in TURN_METRICS}
 
         train, learned = jax.lax.scan(turn, state.train, order)
-        train = unless_poisoned(state.train, train)
-        learned["nonfinite/skipped"] = jnp.float32(train.skipped)[None]
         # Measured at the end, on one minibatch: in each turn they would cost a fifth of the update's time.
         ended = parts.loss(train.params, minibatch(train, order[-1])[1])[1]
         metrics = metrics | over_turns(learned) | ended

@@ -190,7 +190,7 @@ def make_train_step(
         before the division, so every part makes the same step. Leave it None under jit with shardings, where XLA does
         this.
       check_params: refuse an update that makes a param non-finite. False where many small steps are compiled into one
-        program, in which the check is a twentieth of the time: there, unless_poisoned looks after the last of them.
+        program, in which the check takes a tenth of the time: there, unless_poisoned looks after the last of them.
 
     Returns:
       train_step(state, batch) -> (state, metrics). metrics: float32 [] by name; those of the loss, divided, and loss,
