@@ -50,6 +50,6 @@ def get_ablation() -> ConfigDict:
                 dict(metric="log_steps_8_noisy", increasing=("per_turn", "trajectory"), by=0.0),
             ),
             tried=3,
-            smoke=dict(seeds=(0, 1), settings=dict(steps=3, turns=(2,))),
+            smoke=dict(seeds=(0, 1), settings=dict(steps=2)),
         )
     )

@@ -38,6 +38,11 @@ def test_every_ablation_is_complete(key, smoke):
         fn = binding.bind({"fn": paper.study, **paper.settings.to_dict()}, studies)
         assert binding.needs(fn) == set(), "every setting stands in the file"
         assert len(paper.seeds) >= 5 or smoke
+        measured = {part for statement in paper.expected for part in statement["metric"].split("_")}
+        for name, value in paper.settings.items():  # metrics are named by what is swept: what is claimed is measured
+            whole = cli.load(key).settings[name]
+            gone = set(whole) - set(value) if smoke and isinstance(whole, tuple) and isinstance(value, tuple) else ()
+            assert not measured & {str(x).replace(".", "") for x in gone}, f"{name} lacks what `expected` names"
         return
     stages = paper.get("stages", ())
     programs = {paper.program} if isinstance(paper.program, str) else set(paper.program.values())
