@@ -196,6 +196,8 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> list[dict
     result = {"rows": rows, "proxies": folders} | ({"verdicts": verdicts} if verdicts else {})
     write_atomically(workdir / "best_of_n.json", (json.dumps(result, indent=2) + "\n").encode())
     write_atomically(workdir / "best_of_n.md", table(rows).encode())
+    lines = [{"step": row["n"], "eval/task": row["gold"], "eval/proxy": row["proxy"]} for row in rows]
+    write_atomically(workdir / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in lines).encode())
     noisy = rankings(judged, gold.ravel(), settings.samples, settings.label_noise, config.seed)
     write_atomically(workdir / "rankings.jsonl", noisy)
     np.savez(workdir / "scores.npz", gold=gold, members=members.reshape(*gold.shape, -1))

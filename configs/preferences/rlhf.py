@@ -8,21 +8,23 @@
 Samples of a fine-tuned policy are ranked by the gold reward (a lexicon's), a quarter of them the wrong way round. A
 reward model is trained on them, and PPO on the reward model: its critic starts from it, the KL to the fine-tuned
 policy is in the reward, and the SFT loss on stories is added (ptx). The gold reward is only logged, as `task`.
-Arguments, stages: `candidates`, `reward_model`, `dpo` (on the same rankings, for rto), `ppo` (without a word, too),
-`grpo`. Of the policies, methods: `ensemble` (the worst of five reward models, standardised, trained with --config.seed
-and --workdir), `par` (2502.18770, the reward against ten samples of the reference), `rto` (2404.18922, token rewards of
-the DPO run), `ppo_max` (2307.04964), `pf` (2409.06957, only the best and the worst of a group are trained on), `brme`
-(2409.15360, five reward models). `short` (a fraction of the samples and steps, nothing that holds the policy near its
-start: no KL, no ptx; for the claim configs/papers/rlhf_ensemble.py), `smoke` (seconds, for CI).
+Arguments, stages: `candidates`, `reward_model`, `best_of_n` (of 256 samples, the one that the reward model chooses),
+`dpo` (on the same rankings, for rto), `ppo` (without a word, too), `grpo`. Of the policies, methods: `ensemble` (the
+worst of five reward models, standardised, trained with --config.seed and --workdir; of `best_of_n`, too), `par`
+(2502.18770, the reward against ten samples of the reference), `rto` (2404.18922, token rewards of the DPO run),
+`ppo_max` (2307.04964), `pf` (2409.06957, only the best and the worst of a group are trained on), `brme` (2409.15360,
+five reward models). `short` (a fraction of the samples and steps, nothing that holds the policy near its start: no KL,
+no ptx; for the claim configs/papers/rlhf_ensemble.py), `smoke` (seconds, for CI).
 """
 
 from configs import common, ppo_common
 from configs.preferences import best_of_n, given, reward_models
 from configs.tasks import stories_sentiment
 
-STAGES = ("candidates", "reward_model", "dpo", "ppo", "grpo")
+STAGES = ("candidates", "reward_model", "best_of_n", "dpo", "ppo", "grpo")
 METHODS = ("ensemble", "par", "rto", "ppo_max", "pf", "brme")
 MEMBERS = 5
+CHOSEN = ("best_of_n", {"ensemble"})  # what else has a method: the choice of the worst of five reward models
 
 
 def get_config(arg: str | None = None):
@@ -30,12 +32,12 @@ def get_config(arg: str | None = None):
     stages, smoke = sorted(words & set(STAGES)) or ["ppo"], "smoke" in words
     if len(stages) > 1:
         raise ValueError(f"choose one stage, not {len(stages)}: {', '.join(stages)}")
-    if words & set(METHODS) and stages[0] not in ("ppo", "grpo"):
+    if words & set(METHODS) and stages[0] not in ("ppo", "grpo") and (stages[0], words & set(METHODS)) != CHOSEN:
         raise ValueError(f"{', '.join(sorted(words & set(METHODS)))}: methods are of the stages ppo and grpo")
     if words & {"par", "rto"} and words & {"ensemble", "brme"}:
         raise ValueError("par and rto take raw rewards, ensemble and brme standardised ones: choose one of them")
     runs = "runs/smoke_rlhf" if smoke else "runs/rlhf"
-    makers = {"candidates": candidates, "reward_model": reward_model, "dpo": dpo}
+    makers = {"candidates": candidates, "reward_model": reward_model, "best_of_n": chosen, "dpo": dpo}
     config = makers.get(stages[0], policy)(runs, words)
     config.name = "_".join([runs.removeprefix("runs/"), stages[0], *sorted(words & set(METHODS))])
     if config.program == "reward_model":
@@ -51,6 +53,19 @@ def candidates(runs: str, words: set[str]):
         config.best_of_n.update(num_prompts=384, batch_size=32, samples=8, sizes=(1, 2, 4, 8))
     if "short" in words:
         config.best_of_n.num_prompts = min(config.best_of_n.num_prompts, 128)
+    return config
+
+
+def chosen(runs: str, words: set[str]):
+    """Of n samples of held-out prompts, the one that a reward model rates highest, or the worst of five."""
+    smoke, models = "smoke" in words, [f"{runs}_reward_model_{seed}" for seed in range(MEMBERS)]
+    config = best_of_n.get_config("smoke" if smoke else None)
+    config.init_from = f"{runs}_candidates/sft"
+    config.best_of_n.proxies = models[0]
+    if not smoke:
+        config.best_of_n.update(num_prompts=64, batch_size=4, samples=256, sizes=(1, 4, 16, 64, 256))
+    if "ensemble" in words:
+        config.best_of_n.update(proxies=",".join(models), combine=dict(fn="worst_case"))
     return config
 
 
