@@ -51,6 +51,8 @@ def test_the_verifier_as_its_own_proxy(tmp_path, monkeypatch):
         assert rows[0]["gold"] == pytest.approx(scores["gold"].mean())
         assert rows[2]["gold"] == pytest.approx(scores["gold"].max(axis=1).mean())
     assert (workdir / "best_of_n.md").read_text().count("\n") == 5
+    lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    assert lines == [{"step": row["n"], "eval/task": row["gold"], "eval/proxy": row["proxy"]} for row in rows]
     # The samples are rankings that the preferences package reads.
     data = preferences.load(
         "jsonl", path=str(workdir / "rankings.jsonl"), kind="rankings", test_share=0.0, data_dir=str(tmp_path / "d")

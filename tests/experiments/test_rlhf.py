@@ -256,6 +256,10 @@ def test_a_method_is_of_a_policy():
         rlhf.get_config("grpo,ppo")
     five = rlhf.get_config("ensemble").judge.proxy
     assert len(five.path) == 5 and five.combine.fn == "worst_case"
+    chosen = rlhf.get_config("best_of_n,ensemble").best_of_n
+    assert len(chosen.proxies.split(",")) == 5 and chosen.combine.fn == "worst_case"
+    with pytest.raises(ValueError, match="par: methods are of the stages ppo and grpo"):
+        rlhf.get_config("best_of_n,par")
 
 
 def test_over_optimisation_is_the_gold_reward_that_is_lost(tmp_path):
