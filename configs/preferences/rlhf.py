@@ -8,7 +8,7 @@
 Samples of a fine-tuned policy are ranked by the gold reward (a lexicon's), a quarter of them the wrong way round. A
 reward model is trained on them, and PPO on the reward model: its critic starts from it, the KL to the fine-tuned
 policy is in the reward, and the SFT loss on stories is added (ptx). The gold reward is only logged, as `task`.
-Arguments, stages: `candidates`, `reward_model`, `best_of_n` (of 256 samples, the one that the reward model chooses),
+Arguments, stages: `candidates`, `reward_model`, `best_of_n` (of 128 samples, the one that the reward model chooses),
 `dpo` (on the same rankings, for rto), `ppo` (without a word, too), `grpo`. Of the policies, methods: `ensemble` (the
 worst of five reward models, standardised, trained with --config.seed and --workdir; of `best_of_n`, too), `par`
 (2502.18770, the reward against ten samples of the reference), `rto` (2404.18922, token rewards of the DPO run),
@@ -63,7 +63,7 @@ def chosen(runs: str, words: set[str]):
     config.init_from = f"{runs}_candidates/sft"
     config.best_of_n.proxies = models[0]
     if not smoke:
-        config.best_of_n.update(num_prompts=64, batch_size=4, samples=256, sizes=(1, 4, 16, 64, 256))
+        config.best_of_n.update(num_prompts=64, batch_size=8, samples=128, sizes=(1, 2, 4, 8, 16, 32, 64, 128))
     if "ensemble" in words:
         config.best_of_n.update(proxies=",".join(models), combine=dict(fn="worst_case"))
     return config
