@@ -19,7 +19,7 @@ from experiments.parts.sample_groups import Collected
 from experiments.parts.setup import load_params, make_setup
 from rl_jax import ppo as recipe
 from rl_jax.advantages import tokens
-from rl_jax.core.types import Rollout, TokenBatch, TokenScores
+from rl_jax.core.types import PolicyBatch, Rollout, TokenBatch, TokenScores
 from rl_jax.losses import value
 from rl_jax.models import heads
 from rl_jax.rewards.pool import RewardResult
@@ -461,3 +461,37 @@ def test_step_metrics(tmp_path, monkeypatch):
         "critic/lr": 0.5,
     }
     assert ppo.step_metrics(None, None, None, state, [{"loss": 7.0}], [{}, {}]) == {"loss": 7.0}
+    critic.append({"loss": 5.0, "value/loss": 5.0, "grad_norm": 6.0, "nonfinite/skipped": 3.0, "lr": 0.5})
+    found = ppo.step_metrics(None, None, None, state, [{"loss": 7.0}], critic)
+    assert (found["value/loss"], found["critic/nonfinite/skipped"]) == (3.0, 3.0)
+    # A step of the critic alone says how many updates the policy has skipped, and nothing about its samples.
+    measured = {"ratio/first_max_dev": 0.0, "sampler/ess": 1.0}
+    monkeypatch.setattr(ppo.logged, "step_metrics", lambda config, collected, source, updates: measured | updates[0])
+    found = ppo.step_metrics(None, None, None, state, [], [{"value/loss": 1.0}])
+    assert (found["nonfinite/skipped"], found["value/loss"]) == (2.0, 1.0)
+    assert not {"ratio/max_dev", "ratio/first_max_dev", "sampler/gap_max", "sampler/ess"} & set(found)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_compiling_ahead_takes_the_only_batch_of_a_step(tmp_path, monkeypatch, shared):
+    """Named in order; the critic's step gets the whole batch, the policy's its part, or all of it if it trains both."""
+    setup = types.SimpleNamespace(config=with_critic(small_config(tmp_path), shared=shared))
+    monkeypatch.setattr(ppo, "to_mesh", lambda setup, rows: rows)
+    blank, mask = np.zeros((2, 4), np.float32), np.ones((2, 4), bool)
+    rows = TokenBatch(*[np.zeros((2, 12), np.int32)] * 3)
+    batch = recipe.PPOBatch(PolicyBatch(rows, mask, *[blank] * 4), blank, blank)
+    collected = types.SimpleNamespace(judged=types.SimpleNamespace(rollout=types.SimpleNamespace(batch=rows)))
+    calls = []
+    loop = types.SimpleNamespace(
+        ahead=lambda name, program: lambda *args: calls.append((name, type(args[-1]))), done=False
+    )
+    collect = types.SimpleNamespace(compile_ahead=lambda *args: collected)
+    learner = types.SimpleNamespace(
+        policy=types.SimpleNamespace(rng=jax.random.key(0)), critic="critic", policy_params=lambda: "params"
+    )
+    programs = ppo.PPOPrograms(None, None, None, None, "policy", None if shared else "critic")
+    monkeypatch.setattr(ppo, "score", lambda *args: (batch, {}, None))
+    ppo.compile_ahead(loop, setup, programs, types.SimpleNamespace(padded=True), collect, learner)
+    whole = [] if shared else [("critic_step", recipe.PPOBatch)]
+    of_policy = ("policy_step", recipe.PPOBatch if shared else PolicyBatch)
+    assert calls == [("score", TokenBatch), *whole, of_policy]

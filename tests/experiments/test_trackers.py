@@ -155,3 +155,17 @@ def test_the_states_stay_where_the_train_step_leaves_them(tmp_path):
         for left in (seen, state):
             assert all(x.sharding == state.step.sharding for x in jax.tree.leaves(left.trackers))
     assert float(state.trackers["reward_scale"].count) == 8
+
+
+def test_the_schedules_follow_the_number_of_the_step(tmp_path):
+    config = small_config(tmp_path).copy_and_resolve_references().unlock()
+    config.schedules = dict(kl=dict(field="algorithm.kl_coef", fn="linear", start=0.4, end=0.0, steps=4))
+    made = trackers.make_trackers(config)
+    assert set(made) == {schedules.PLACE}
+    state = init_state({"w": jnp.zeros(2)}, optax.sgd(1.0), jax.random.key(0), trackers.init(made))
+    judged = types.SimpleNamespace(result=types.SimpleNamespace(rewards=REWARDS))
+    for number in (1, 3):
+        seen = trackers.see(made, state, types.SimpleNamespace(judged=judged, named={}), number)
+        expected = schedules.at(config, number)
+        assert trackers.metrics_of(seen.trackers) == {"schedule/kl": pytest.approx(expected["kl"])}
+    assert expected["kl"] < schedules.at(config, 1)["kl"]

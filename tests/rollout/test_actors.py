@@ -6,12 +6,14 @@ import os
 import threading
 from types import SimpleNamespace
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from rl_jax.envs.host_worlds import Shuttle
 from rl_jax.rollout.actors import workers as places
-from rl_jax.rollout.actors.acting import Acting, Inline, Piece, Remote, as_rows
+from rl_jax.rollout.actors.acting import Acting, Inline, Piece, Remote, as_rows, make_act
 from rl_jax.rollout.actors.fleet import Fleet, Layout
 from rl_jax.rollout.actors.sampler import Sampler, Schedule, runs_of, version_at, versions_behind
 from rl_jax.rollout.actors.stage import Episode, Ledger, Message, Stage
@@ -99,6 +101,8 @@ def test_frames_hold_every_type_and_serve_ends_with_its_input():
     found = read_frame(io.BytesIO(sent).read)
     assert (found.kind, found.meta) == ("step", {"envs": [1]})
     same(found.arrays, arrays)
+    number, turned = read_frame(io.BytesIO(to_frame(Message("step", {}, [np.float32(3.0), arrays[0].T]))).read).arrays
+    assert number.shape == () and number == 3.0 and turned.shape == (3, 2) and (turned == arrays[0].T).all()
 
     def handle(message):
         if message.kind == "bad":
@@ -221,6 +225,25 @@ def test_actors_give_each_environments_own_steps_and_note_its_own_actions(inline
         assert fleet.ledger.get_state()[env] == past
 
 
+def test_the_forward_draws_each_block_by_step_and_number_and_gives_both_kinds_of_actions():
+    """Two blocks of three; the noise of block b in step t is that of the key folded with t, then with b."""
+    distribution = SimpleNamespace(
+        noise=lambda key, shape: jax.random.key_data(key)[0] % 97 + jnp.arange(6.0).reshape(*shape, 2),
+        sample=lambda outputs, noise: outputs + noise,
+        to_env=lambda actions: -2.0 * actions,
+    )
+    agent = SimpleNamespace(distribution=distribution, policy=lambda params, observations: params["w"] * observations)
+    key, observations = jax.random.key(7), np.arange(12, dtype=np.float32).reshape(6, 2)
+    act = make_act(agent, lambda vector: {"w": vector[0]}, key, block=3)
+    outputs, actions, own = act(np.float32([0.5]), 4, np.int32([5, 2]), observations)
+    keys = [jax.random.fold_in(jax.random.fold_in(key, 4), block) for block in (5, 2)]
+    drawn = [np.asarray(jax.random.key_data(k))[0] % 97 + np.arange(6.0).reshape(3, 2) for k in keys]
+    expected = 0.5 * observations + np.concatenate(drawn)
+    np.testing.assert_allclose(outputs, 0.5 * observations)
+    np.testing.assert_allclose(actions, expected, rtol=1e-6)
+    np.testing.assert_allclose(own, -2.0 * expected, rtol=1e-6)
+
+
 def test_a_worker_that_answers_in_between_may_die_as_often_again():
     """restarts counts the losses in a row."""
     layout = Layout(num_envs=2, block=2, ring=1, workers=1)
@@ -277,6 +300,24 @@ def test_a_process_is_waited_for_until_one_deadline_and_read_in_pieces(monkeypat
         with pytest.raises(LostError, match="actor process 5 has ended with status 9"):
             worker.receive(10.0)
         assert 0.0 not in waited[3:]
+
+
+def test_a_process_is_written_to_when_it_reads_and_is_lost_when_it_does_not(monkeypatch):
+    """What is written is read whole at the other end; of ten seconds seven are over when the pipe is full."""
+    out, into = os.pipe()
+    worker, now, waited = object.__new__(ProcessWorker), iter([0.0, 7.0, 0.0, 7.0]), []
+    monkeypatch.setattr(places, "time", SimpleNamespace(monotonic=lambda: next(now)))
+    with open(out, "rb", buffering=0) as stdout, open(into, "wb", buffering=0) as stdin:
+        worker.pid, worker._timeout_s, worker._process = 5, 10.0, SimpleNamespace(stdin=stdin)
+        worker.send(Message("step", {"envs": [1]}, [np.arange(5)]))
+        found = read_frame(stdout.read)
+        assert (found.kind, found.meta) == ("step", {"envs": [1]})
+        same(found.arrays, [np.arange(5)])
+        full = SimpleNamespace(select=lambda *args: waited.append(args[-1]) or ([], [], []))
+        monkeypatch.setattr(places, "select", full)
+        with pytest.raises(LostError, match="actor process 5 has read nothing for 10.0 s"):
+            worker.send(Message("step"))
+    assert waited == [3.0]
 
 
 @pytest.mark.parametrize(("steps", "delay"), [(8, 0), (8, 5), (8, 8), (4, 11), (1, 3)])
@@ -352,6 +393,16 @@ def test_the_free_sampler_takes_the_newest_and_ends_while_it_waits_for_room():
     assert not [thread for thread in threading.enumerate() if thread.name == "sampler" and thread.is_alive()]
     by_default = Sampler(Told(), NoLedger(), num_steps=2, delay=None, first=1, total=9)
     assert by_default._done.maxsize == 1  # segments that wait for the trainer
+
+
+def test_the_end_sleeps_between_its_looks_at_the_thread():
+    """A look that does not wait would take the processor from the thread that it waits for."""
+    waited = []
+    sampler = Sampler(Told(), NoLedger(), num_steps=2, delay=None, first=1, total=9)
+    sampler._thread = SimpleNamespace(is_alive=lambda: len(waited) < 3)
+    sampler._done = SimpleNamespace(get=lambda timeout: waited.append(timeout))
+    sampler.__exit__()
+    assert len(waited) == 3 and min(waited) > 0
 
 
 def test_what_the_thread_raises_is_raised_to_the_trainer():
