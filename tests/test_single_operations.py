@@ -154,3 +154,12 @@ def test_a_result_shares_no_memory_with_its_argument():
     add = jax.jit(lambda x: x + jnp.exp(x), donate_argnums=0)
     add(x)
     np.testing.assert_array_equal(y.ravel(), np.arange(64))
+
+
+def test_a_not_a_number_is_an_error_for_who_looks_for_it():
+    zeros = jnp.zeros((2, 3))
+    assert np.isnan(zeros / zeros).all()
+    with jax.debug_nans(True):
+        assert np.isinf((zeros + 1.0) / zeros).all()
+        with pytest.raises(FloatingPointError):
+            zeros / zeros

@@ -140,4 +140,7 @@ def test_what_stands_off_the_turns_raises_nothing_where_nan_is_an_error():
         found = turns.turn_return_loo(
             jnp.array([1.0, 2.0]), turns=numbers, turn_rewards=jnp.zeros((2, 4)), group_size=2
         )
-    assert np.isfinite(found).all()
+        by_branch = turn_trees.branch_return_loo(
+            jnp.array([1.0, 2.0]), turns=numbers, turn_rewards=jnp.zeros((2, 4)), branches=numbers, group_size=2
+        )
+    assert np.isfinite(found).all() and np.isfinite(by_branch).all()

@@ -85,7 +85,10 @@ def test_masks_have_the_same_expectation_of_each_set(how):
 def test_masks_of_a_row_depend_on_its_key_only_and_bad_names_are_refused():
     keys = jax.random.split(jax.random.key(1), 4)
     draw = jax.jit(lambda keys: ours.draw_masks(keys, 2, 5)[0])
-    np.testing.assert_array_equal(draw(keys)[2:], draw(keys[::-1])[1::-1])
+    drawn = np.asarray(draw(keys))
+    np.testing.assert_array_equal(drawn[2:], draw(keys[::-1])[1::-1])
+    numbers = drawn.sum(axis=2)  # the second is half of the five positions, rounded down, past the first
+    np.testing.assert_array_equal((numbers[:, 1] - numbers[:, 0]) % 5, 2)
     masked, weights = map(np.asarray, ours.draw_masks(keys, 1, 5, how="all"))
     assert masked.shape == (len(keys), 1, 5) and weights.shape == (len(keys), 1)
     assert np.all(masked) and np.all(weights == 1.0)

@@ -303,6 +303,9 @@ def test_steps_are_torchs_cross_entropy_with_ignored_labels():
     assert found == pytest.approx(float(expected.detach()), rel=1e-6)
     found = gradient(losses.step_cross_entropy, logits, jnp.asarray(mask), **named)
     np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-7)
+    loss, live = map(np.asarray, losses.step_cross_entropy(jnp.asarray(logits), jnp.asarray(mask), **named))
+    np.testing.assert_array_equal(live, mask)
+    assert np.all(loss[mask] > 0) and not loss[~mask].any()
 
 
 def test_last_step_only_is_an_outcome_model():

@@ -123,6 +123,9 @@ def test_what_the_model_did_not_say_is_read_by_no_loss_and_the_published_numbers
     np.testing.assert_allclose(alone, loop(Q, [loop_returns(b, 0.9) for b in range(B)], 0.0), rtol=1e-5, atol=1e-6)
     assert all(np.isfinite(x).all() for x in slopes)
     assert not np.asarray(slopes[1])[~MASK].any() and not np.asarray(slopes[0])[:, ~MASK].any()
+    returns = bad(np.ones((B, C)))
+    with jax.debug_nans(True):  # nothing is computed from them either
+        assert np.isfinite(token_values.monte_carlo(q, f32(ACTIONS), returns, mask)).all()
 
 
 def test_what_the_model_did_not_say_cannot_poison_a_loss():

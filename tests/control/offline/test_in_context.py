@@ -57,6 +57,7 @@ def test_scores_loads_and_their_evenness_are_those_of_loops():
     sums = [x[mask].sum(0) for x in (wanted, chance)]
     assert uneven == pytest.approx(sum(x.var(ddof=1) / x.mean() ** 2 for x in sums), rel=1e-4)
     assert experts.cv_squared(jnp.full(4, 3.0)) == 0.0
+    assert experts.cv_squared(jnp.array([1e-5, 3e-5])) == pytest.approx(2e-10 / (4e-10 + 1e-10), rel=1e-4)
 
 
 def test_the_contrast_is_of_the_halves_and_same_tasks_are_no_wrong_answers():

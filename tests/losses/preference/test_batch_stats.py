@@ -171,12 +171,15 @@ def test_bco_pair_is_trls_of_028():
 
 
 def test_bco_anchor_by_hand():
-    """Counts weigh: a batch of 4 at 1, then one of 2 present responses at 4."""
+    """Counts weigh: a batch of 4 at 1, then one of 2 present responses at 4. 0 as long as there was no response."""
+    empty = batch_stats.GlobalBatch(jnp.ones((2, 2)), jnp.zeros((2, 2), bool))
     ones = batch_stats.GlobalBatch(jnp.ones((2, 2)), jnp.ones((2, 2), bool))
     fours = batch_stats.GlobalBatch(4.0 * jnp.ones((2, 2)), jnp.array([[True, False]] * 2))
     for observations, expected in (("responses", 2.0), ("batches", 2.5)):
         statistics = batch_stats.bco_anchor(observations=observations)
-        state, _ = statistics.update(statistics.init(), ones)
+        state, extras = statistics.update(statistics.init(), empty)
+        np.testing.assert_array_equal(extras["anchor"], [0.0] * 2)
+        state, _ = statistics.update(state, ones)
         _, extras = statistics.update(state, fours)
         np.testing.assert_allclose(extras["anchor"], [expected] * 2, rtol=1e-6)
     with pytest.raises(ValueError, match="observations='rows' is none of responses, batches"):

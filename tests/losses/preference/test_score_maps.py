@@ -108,6 +108,8 @@ def test_common_length_counts_tokens_and_not_columns():
     found = score_maps.common_length(jnp.asarray(mask), present=jnp.asarray(present), alpha=0.5)
     np.testing.assert_array_equal(np.where(mask, found, 0)[0], [[1, 0, 1, 0.5, 0.5], [1, 1, 0, 0, 0], [1, 0, 0, 0, 0]])
     np.testing.assert_array_equal(np.where(mask, found, 0)[1], mask[1].astype(float))
+    with pytest.raises(AssertionError):  # it would broadcast
+        score_maps.common_length(jnp.asarray(mask), present=jnp.asarray(present[:1]))
 
 
 def test_scales():
