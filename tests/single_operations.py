@@ -4,9 +4,9 @@ An operation outside jit (jnp.zeros, x[1:], x * y, a reshape) is compiled by XLA
 tests have 26,000 of them. Those that only move data, compare, work on integers or are rounded once, as IEEE 754 says,
 have one right result: conftest.py lets numpy compute it. XLA's, as for users, are sums of floats, exponentials,
 products of matrices, two roundings in one function, zeros or not-a-numbers of which one is chosen, numbers below the
-normal ones (it flushes them), not-a-numbers under jax.debug_nans, and every function under jit with more than a few
-operations. What is called again and again is compiled after all. test_single_operations.py compares all of them with
-XLA, bit by bit.
+normal ones (it flushes them), what jax.debug_nans and debug_infs look for, and every function under jit with more than
+a few operations. What is called again and again is compiled after all. test_single_operations.py compares all of them
+with XLA, bit by bit.
 """
 
 import weakref
@@ -269,8 +269,10 @@ def _results(args, closed: core.ClosedJaxpr) -> list[jax.Array]:
     arrays = [np.asarray(x, aval.dtype) for x, aval in zip(args, closed.in_avals, strict=True)]
     with np.errstate(all="ignore"):
         results = _run(closed, arrays)
-    if config.debug_nans.value and any(x.dtype.kind == "f" and np.isnan(x).any() for x in results):
-        raise NotHere  # XLA's way into programs is what raises FloatingPointError
+    floats = [x for x in results if x.dtype.kind == "f"]
+    errors = [*[np.isnan] * config.debug_nans.value, *[np.isinf] * config.debug_infs.value]
+    if any(is_error(x).any() for x in floats for is_error in errors):
+        raise NotHere  # jax's way into programs is what raises FloatingPointError
     return [  # copies: what is donated later must be nobody else's
         pxla.batched_device_put(aval, SingleDeviceSharding(device), [np.array(x)], [device], committed=False)
         for aval, x in zip(closed.out_avals, results, strict=True)

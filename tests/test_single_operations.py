@@ -163,3 +163,5 @@ def test_a_not_a_number_is_an_error_for_who_looks_for_it():
         assert np.isinf((zeros + 1.0) / zeros).all()
         with pytest.raises(FloatingPointError):
             zeros / zeros
+    with jax.debug_infs(True), pytest.raises(FloatingPointError):
+        (zeros + 1.0) / zeros
