@@ -1,6 +1,7 @@
 """The continuous engine on a network that sums what it has read, against a loop in numpy: tokens, log-probs, ends."""
 
 import functools
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -105,6 +106,18 @@ def _requests():
     texts = [rng.integers(2, WORDS, length).astype(np.int32) for length in (9, 6, 9, 1, 4)]
     texts[1][:4] = texts[2][:4] = texts[0][:4]
     return [Request(i, texts[i % 5], 1 + 3 * i % 10, stop_ids=(2, 5) if i % 4 == 3 else ()) for i in range(12)]
+
+
+def test_a_warm_up_begins_and_ends_with_the_most_slots():
+    """So does one of an engine that has no other number of them."""
+    for sizes, places in (((4,), [4] * 5), ((4, 2), [4, 4, 2, 4, 2, 4, 4, 2, 4, 2, 4])):
+        engine = Engine(SUMS, eos_ids=EOS, slots=4, sizes=sizes, prompt_length=3, length=6, chunk=2, steps=1, refill=2)
+        engine._prepare, resized = (lambda params: params), []
+        engine._prefill = engine._enter = lambda *_: None
+        engine._resize = resized.append
+        engine.programs = SimpleNamespace(decode_steps=lambda *_: (None,), recorded=lambda *_: None)
+        engine.warm_up({})
+        assert resized == places
 
 
 def test_rows_are_those_of_a_loop_whatever_their_number_and_a_prompt_is_read_once():

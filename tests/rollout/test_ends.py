@@ -5,8 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from rl_jax.rollout.lm.engine import make_generate, mark_seen, seen_tokens
+from rl_jax.rollout.lm.programs import Drawn
 from rl_jax.rollout.lm.requests import Completion, as_rollout, requests_of, versions_of
 from rl_jax.rollout.lm.sampling import Sampling
+from rl_jax.rollout.lm.slots import Slots
 from tests.tiny import counting_model
 
 
@@ -53,6 +55,19 @@ def test_where_no_token_is_the_version_is_the_newest():
     np.testing.assert_array_equal(found, [[4, 7, 7, 7], [7, 7, 7, 7], [5, 2, 3, 7]])
     none = versions_of([Completion(None, rows[1], rows[1], rows[1], "aborted", rows[1])], 2)
     np.testing.assert_array_equal(none, [[0, 0]])
+
+
+def test_the_last_token_of_a_completion_has_no_routes():
+    """It is sampled, and the row ends before anything reads it."""
+    recorded = np.arange(6, dtype=np.int16).reshape(6, 1, 1)
+    slots = Slots(2, eos_ids=(1,), stop_width=1, key_data=np.zeros(2, np.uint32), decode_text=None,
+                  routes_of=lambda slot: recorded + 10 * np.int16(slot))  # fmt: skip
+    (request,) = requests_of(np.array([[4, 5]], np.int32), np.ones((1, 2), bool), group_size=1, max_tokens=2)
+    first, last = (Drawn(np.array([token], np.int32), *np.zeros((2, 1), np.float32)) for token in (3, 1))
+    assert slots.enter(1, request, np.zeros(2, np.uint32), first) is None
+    found = slots.append(1, last).routes
+    assert found[:, 0, 0].tolist() == [10, 11, 12, -1] and found.dtype == np.int16
+    assert recorded[3] == 3, "the cache's own record is left alone"
 
 
 def test_a_row_ends_for_one_of_four_reasons():

@@ -174,6 +174,7 @@ def test_rows_of_trajectories():
     for failed in (1, 3):
         assert not rollout.completion_mask[failed].any() and not rollout.turns.rewards[failed].any()
         assert batch.segment_ids[failed].any()
+    assert batch.segment_ids[3].tolist() == [0, 0, 1] + [0] * 10, "the one token of a row without any is of the prompt"
     assert rollout.finished.tolist() == [True, False, False, False]
     assert rollout.truncated.tolist() == [False, False, True, False]
     wrong = as_rollout(example(), prompt_length=3, completion_length=10, pad_id=0, observations=True)

@@ -79,9 +79,22 @@ def test_a_rule_that_cuts_nothing_inverts_the_cdf_and_tells_both_log_probs(tempe
     np.testing.assert_allclose(raw, np.apply_along_axis(_reference, -1, logits)[rows, tokens], atol=1e-5)
 
 
+def test_logits_far_apart_neither_overflow_nor_vanish():
+    logits = jnp.array([[-120.0, 3.0, 3.0], [90.0, 90.0, -90.0]])
+    tokens, sampled, raw = sample(logits, jnp.array([0.75, 0.25]), Sampling())
+    np.testing.assert_array_equal(tokens, [2, 0])
+    np.testing.assert_allclose([sampled, raw], np.full((2, 2), -math.log(2.0)), rtol=1e-5)
+
+
 def test_a_vocabulary_is_split_over_devices_that_divide_it(monkeypatch):
     monkeypatch.setattr(rules, "devices_over", {"vocab": 4}.get)
     assert [rules._shards(size) for size in (4, 8, 9, 10)] == [4, 4, 1, 1]
+
+
+def test_on_one_device_a_log_prob_is_gathered():
+    """The mask of a whole vocabulary is for one that is split."""
+    found = jax.make_jaxpr(rules._pick)(jnp.ones((2, 8)), jnp.zeros(2, jnp.int32))
+    assert "gather" in str(found) and "reduce_sum" not in str(found)
 
 
 def test_blocks_are_summed_where_they_are_if_a_block_has_eight_tokens(monkeypatch):

@@ -258,6 +258,18 @@ def test_map_columns_equals_the_head_on_the_columns_that_count(chunk, count):
     assert not np.any(np.asarray(found[0][1].log_probs)[:, beyond:]), "columns that nobody wants were computed"
 
 
+def test_slices_that_nobody_wants_are_skipped():
+    """Of seven columns in slices of three: a slice that is needed to its last column does not bring the next one."""
+    hidden = jnp.ones((1, 7, 2))
+    call = jax.jit(lambda count: map_columns(_same, 2.0, hidden, jnp.zeros((1, 7), jnp.int32), 3, count).log_probs)
+    for count, scored in ((0, 0), (1, 3), (3, 3), (4, 6), (6, 6), (7, 7)):
+        np.testing.assert_array_equal(call(count), [[2.0] * scored + [0.0] * (7 - scored)])
+
+
+def _same(scale, hidden, tokens):
+    return TokenScores(scale * hidden[..., 0], hidden[..., 1])
+
+
 @pytest.mark.slow
 def test_a_loss_without_entropy_does_not_differentiate_it():
     """The program is then smaller, and the gradient the same."""
