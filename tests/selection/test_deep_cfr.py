@@ -21,6 +21,13 @@ def random_policy(root, seed):
     return {name: dice.dirichlet(np.ones(count)) for name, (_, count) in latent.infosets(root).items()}
 
 
+def test_a_network_begins_he_normal_and_with_0():
+    (weights, bias), last = deep_cfr.init(jax.random.key(0), (50, 200, 3))
+    assert weights.shape == (50, 200) and bias.shape == (200,) and not np.any(bias)
+    assert np.std(weights) == pytest.approx((2 / 50) ** 0.5, rel=0.05), "of 10,000, known to 1 %"
+    assert last[0].shape == (200, 3) and not np.any(last[0]) and not np.any(last[1])
+
+
 def test_the_loss_and_its_gradient_are_numpys():
     dice = np.random.default_rng(0)
     outputs, targets = dice.normal(size=(2, 4, 3))
@@ -102,6 +109,19 @@ def test_values_and_gains_are_those_of_kuhn_poker():
             expected = kuhn.best_response(chances, seat) - sign * kuhn.value(chances)
             assert game_values.gain(KUHN, policy, seat) == pytest.approx(expected)
         assert game_values.gap(KUHN, policy) == pytest.approx(kuhn_talk.gap(policy))
+
+
+def test_a_node_without_a_probability_for_each_child_is_refused():
+    short = latent.Chance((0.5, 0.5), (1.0,))
+    for policy in ({"I": [0.5, 0.25, 0.25]}, {"I": [1.0]}):
+        with pytest.raises(ValueError, match="zip"):
+            game_values.value(latent.Decision(0, "I", (1.0, 2.0)), policy)
+    with pytest.raises(ValueError, match="zip"):
+        game_values.value(short, {})
+    # Where the reach is 0 by rounding alone, and no policy goes, the best answer is the only one to come there.
+    rare = latent.Chance((1e-200, 1.0), (latent.Chance((1e-200, 1.0), (short, 0.0)), 0.0))
+    with pytest.raises(ValueError, match="zip"):
+        game_values.gain(latent.Decision(0, "I", (rare, 1.0)), {"I": [0.0, 1.0]}, 0)
 
 
 def test_a_seats_gain_in_werewolf_is_the_best_of_all_its_plans():

@@ -300,6 +300,9 @@ def test_soup():
         reference_policy.soup([params(1.0), params(2.0)], [0.5, 0.6])
     with pytest.raises(ValueError, match="sum to 1, got"):
         reference_policy.soup([params(1.0), params(2.0)], [0.5, 0.4])
+    for off in (1.05e-6, -1.05e-6):
+        with pytest.raises(ValueError, match="sum to 1, got"):
+            reference_policy.soup([params(1.0), params(2.0)], [0.5, 0.5 + off])
 
 
 MODEL = make_transformer(

@@ -13,7 +13,7 @@ from rl_jax.core import binding
 from rl_jax.losses import policy
 from rl_jax.testing.batches import ragged_batch
 from rl_jax.token_weights.behavior import behavior_gap
-from rl_jax.token_weights.select import at_rank, lowest, ordered_bits
+from rl_jax.token_weights.select import _cut, at_rank, lowest, ordered_bits
 from rl_jax.token_weights.tokens import _random_bits
 from tests.numpy_loops import weights as reference
 
@@ -559,6 +559,15 @@ def test_lowest_is_a_stable_sort():
         np.testing.assert_array_equal(run(x, mask, count), expected.reshape(6, 8))
         if count < len(order):
             assert rank(ordered_bits(x), mask, count) == ordered_bits(x).reshape(-1)[order[count]]
+
+
+def test_a_cut_is_found_where_a_threshold_has_just_as_many_below():
+    """Found at its first bits, it is not lost by those that would follow; without one, it is the number itself."""
+    bits = jnp.asarray([[6, 2**31 + 4], [2**31 + 4, 2**31 + 8]], jnp.uint32)
+    for count, expected in ((0, True), (1, True), (2, False), (3, True), (4, True)):
+        threshold, found = map(np.asarray, _cut(bits, count))
+        assert found == expected
+        assert (np.asarray(bits) < threshold).sum() == count if expected else threshold == 2**31 + 4
 
 
 def test_lowest_of_random_bits_is_the_same_with_the_hint():
