@@ -14,7 +14,7 @@ from rl_jax.core.types import PolicyBatch
 from rl_jax.models.transformer.model import make_transformer
 from rl_jax.training import sharding
 from rl_jax.training.scoring import make_score
-from rl_jax.training.step import init_state, make_schedule, make_train_step, unless_poisoned
+from rl_jax.training.step import all_finite, init_state, make_schedule, make_train_step, unless_poisoned
 from tests.tiny import CONFIG, max_difference, random_params, token_batch
 
 
@@ -146,6 +146,12 @@ def test_a_good_gradient_that_would_poison_the_params_changes_nothing(rate):
     assert np.isfinite(metrics["grad_norm"]) and np.isfinite(metrics["loss"])
     assert all(np.array_equal(a, b) for a, b in zip(*map(jax.tree.leaves, (state.params, before.params)), strict=True))
     assert (state.step, state.skipped, state.skipped_in_a_row) == (1, 1, 1) and metrics["nonfinite/skipped"] == 1
+
+
+def test_one_float_of_one_leaf_is_enough():
+    tree = {"a": jnp.ones(3), "n": jnp.arange(2)}
+    assert all_finite(tree) and all_finite({})
+    assert not all_finite(tree | {"b": jnp.array([1.0, np.nan])}) and not all_finite(tree | {"b": jnp.array([np.inf, 1.0])})
 
 
 def test_many_unchecked_steps_keep_their_start_if_a_param_is_poisoned():
