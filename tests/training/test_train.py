@@ -151,7 +151,8 @@ def test_a_good_gradient_that_would_poison_the_params_changes_nothing(rate):
 def test_one_float_of_one_leaf_is_enough():
     tree = {"a": jnp.ones(3), "n": jnp.arange(2)}
     assert all_finite(tree) and all_finite({})
-    assert not all_finite(tree | {"b": jnp.array([1.0, np.nan])}) and not all_finite(tree | {"b": jnp.array([np.inf, 1.0])})
+    assert not all_finite(tree | {"b": jnp.array([1.0, np.nan])})
+    assert not all_finite(tree | {"b": jnp.array([np.inf, 1.0])})
 
 
 def test_many_unchecked_steps_keep_their_start_if_a_param_is_poisoned():
