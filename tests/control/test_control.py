@@ -53,8 +53,8 @@ def test_every_method_solves_the_matching_probe(method):
 
 
 @functools.cache
-def returns_of_both_signs():
-    """The evaluated returns of three seeds of PPO, and of the same with the advantages turned round."""
+def runs_of_both_signs():
+    """(state, metrics) of three seeds of PPO [3, 2, 2]: advantages as they are or turned round, finite steps or not."""
     config = configs.get_config("matching")
 
     def signed(*arrays, discount, sign):
@@ -62,11 +62,30 @@ def returns_of_both_signs():
         return sign * advantages, returns
 
     config.algorithm.advantage = dict(fn=signed, discount=0.99, sign=1.0)
-    config.update(num_seeds=3, sweep=(("algorithm.advantage.sign", (1.0, -1.0)),))
+    rates = (config.train.optimizer.learning_rate, float("inf"))
+    sweep = (("algorithm.advantage.sign", (1.0, -1.0)), ("train.optimizer.learning_rate", rates))
+    config.update(num_seeds=3, sweep=sweep)
     config.eval.num_episodes = 64
-    _, metrics = train(config, 60)
-    assert not np.asarray(metrics["nonfinite/skipped"]).any()
-    return np.asarray(metrics["eval/return"]).reshape(3, 2).T
+    return jax.tree.map(lambda x: x.reshape(3, 2, 2, *x.shape[1:]), train(config, 60))
+
+
+def returns_of_both_signs():
+    """The evaluated returns of those with finite steps, [2, 3]."""
+    metrics = runs_of_both_signs()[1]
+    assert not np.asarray(metrics["nonfinite/skipped"])[..., 0].any()
+    return np.asarray(metrics["eval/return"])[..., 0].T
+
+
+@pytest.mark.slow
+def test_steps_that_would_poison_the_params_are_undone_and_counted():
+    state, metrics = runs_of_both_signs()
+    steps = 60 * 4 * 4  # updates, epochs, minibatches
+    assert (np.asarray(metrics["nonfinite/skipped"])[..., 1] == steps).all()
+    assert (np.asarray(state.train.skipped_in_a_row) == [0, steps]).all()
+    assert (np.asarray(state.train.step) == steps).all()
+    params = np.asarray(state.train.params)
+    assert np.isfinite(params).all()
+    np.testing.assert_array_equal(params[:, 0, 1], params[:, 1, 1])  # where they began: the sign made no difference
 
 
 @pytest.mark.slow
