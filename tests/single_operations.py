@@ -33,6 +33,12 @@ def _normal(*arrays) -> None:
             raise NotHere
 
 
+def _one_meant(*arrays) -> None:
+    """Raises NotHere if it is open which of two zeros, or of a number and a not-a-number, a largest one is."""
+    if any(x.dtype.kind == "f" and np.any(np.isnan(x) | (x == 0)) for x in arrays):
+        raise NotHere
+
+
 def _exact(function):
     """A function of numbers that has no rounding."""
 
@@ -55,11 +61,10 @@ def _rounded(function):
 
 
 def _chosen(function):
-    """max, min: of two zeros, or beside a not-a-number, it is open which one is meant."""
+    """max, min."""
 
     def run(*arrays, **params):
-        if any(x.dtype.kind == "f" and np.any(np.isnan(x) | (x == 0)) for x in arrays):
-            raise NotHere
+        _one_meant(*arrays)
         _normal(*arrays)
         return function(*arrays)
 
@@ -81,8 +86,9 @@ def _reduced(function, kinds: str, **keywords):
     """A reduction of what it does not matter in which order: numbers of these kinds of dtypes."""
 
     def run(x, *, axes, **params):
-        if x.dtype.kind not in kinds or 0 in x.shape or (x.dtype.kind == "f" and np.any(np.isnan(x) | (x == 0))):
+        if x.dtype.kind not in kinds or 0 in x.shape:
             raise NotHere
+        _one_meant(x)
         _normal(x)
         return function(x, axis=tuple(axes), **keywords).astype(x.dtype)
 
@@ -143,9 +149,8 @@ def _select(which, *cases):
 def _iota(*sizes, dtype, shape, dimension, sharding=None):
     if sizes or sharding is not None or np.dtype(dtype) not in DTYPES:
         raise NotHere
-    wide = [1] * len(shape)
-    wide[dimension] = shape[dimension]
-    return np.broadcast_to(np.arange(shape[dimension]).astype(dtype).reshape(wide), shape)
+    numbers = np.arange(shape[dimension]).astype(dtype)
+    return _broadcast(numbers, shape=shape, broadcast_dimensions=(dimension,))
 
 
 def _divide(x, y):

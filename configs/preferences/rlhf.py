@@ -23,8 +23,8 @@ from configs.tasks import stories_sentiment
 
 STAGES = ("candidates", "reward_model", "best_of_n", "dpo", "ppo", "grpo")
 METHODS = ("ensemble", "par", "rto", "ppo_max", "pf", "brme")
+TAKES = {"ppo": METHODS, "grpo": METHODS, "best_of_n": ("ensemble",)}  # stage -> methods
 MEMBERS = 5
-CHOSEN = ("best_of_n", {"ensemble"})  # what else has a method: the choice of the worst of five reward models
 
 
 def get_config(arg: str | None = None):
@@ -32,7 +32,7 @@ def get_config(arg: str | None = None):
     stages, smoke = sorted(words & set(STAGES)) or ["ppo"], "smoke" in words
     if len(stages) > 1:
         raise ValueError(f"choose one stage, not {len(stages)}: {', '.join(stages)}")
-    if words & set(METHODS) and stages[0] not in ("ppo", "grpo") and (stages[0], words & set(METHODS)) != CHOSEN:
+    if words & set(METHODS) - set(TAKES.get(stages[0], ())):
         raise ValueError(f"{', '.join(sorted(words & set(METHODS)))}: methods are of the stages ppo and grpo")
     if words & {"par", "rto"} and words & {"ensemble", "brme"}:
         raise ValueError("par and rto take raw rewards, ensemble and brme standardised ones: choose one of them")
@@ -56,9 +56,14 @@ def candidates(runs: str, words: set[str]):
     return config
 
 
+def members(runs: str) -> list[str]:
+    """The folders of the reward models."""
+    return [f"{runs}_reward_model_{seed}" for seed in range(MEMBERS)]
+
+
 def chosen(runs: str, words: set[str]):
     """Of n samples of held-out prompts, the one that a reward model rates highest, or the worst of five."""
-    smoke, models = "smoke" in words, [f"{runs}_reward_model_{seed}" for seed in range(MEMBERS)]
+    smoke, models = "smoke" in words, members(runs)
     config = best_of_n.get_config("smoke" if smoke else None)
     config.init_from = f"{runs}_candidates/sft"
     config.best_of_n.proxies = models[0]
@@ -108,7 +113,7 @@ def _on_rankings(config, runs: str, words: set[str]):
 
 def policy(runs: str, words: set[str]):
     """PPO or GRPO on the reward model."""
-    smoke, models = "smoke" in words, [f"{runs}_reward_model_{seed}" for seed in range(MEMBERS)]
+    smoke, models = "smoke" in words, members(runs)
     config = stories_sentiment.get_config("smoke" if smoke else None)
     config.init_from = f"{runs}_candidates/sft"
     config.algorithm.update(kl_coef=0.0)
