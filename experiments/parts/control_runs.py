@@ -217,7 +217,7 @@ def make_program(config, make_run: Callable = make_run) -> Program:
     """
     sizes, hosted = parse_mesh(config.mesh), envs.on_host(config.env.name)
     if config.mesh or not hosted:  # envs on the host take no mesh: several processes are what is wrong with them
-        processes.simulate_devices(math.prod(sizes.values()))
+        processes.simulate_devices(math.prod(sizes.values()), independent=sizes["envs"] == 1)
     if hosted:
         processes.one_process(f"env.name={config.env.name!r}, which lives on the host,", processes.ALONE)
     keys, values = runs_of(config)
