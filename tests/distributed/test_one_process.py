@@ -1,5 +1,7 @@
 """What the seam between processes costs where there is one: nothing. And flags that do not go together are refused."""
 
+import os
+
 import jax
 import numpy as np
 import pytest
@@ -73,6 +75,25 @@ def test_devices_divide_over_processes(parsed):
     parsed.num_processes = 2
     with pytest.raises(ValueError, match="a mesh of 3 devices cannot be split evenly over 2 processes"):
         processes.simulate_devices(3)
+
+
+@pytest.mark.parametrize("independent, count, threads", [(False, 2, "16"), (True, 2, "2"), (True, 1, None)])
+def test_independent_devices_have_a_thread_each(parsed, monkeypatch, independent, count, threads):
+    """Of XLA's pool, which reads NPROC once, when jax starts."""
+    monkeypatch.delenv("NPROC")
+    processes.simulate_devices(count, independent)
+    assert os.environ.pop("NPROC", None) == threads
+
+
+def test_devices_of_several_processes_wait_for_each_other(parsed, monkeypatch):
+    monkeypatch.delenv("NPROC")
+    parsed.num_processes = 2
+    before = jax.config.jax_num_cpu_devices
+    try:
+        processes.simulate_devices(2 * before, independent=True)
+    finally:
+        jax.config.update("jax_num_cpu_devices", before)
+    assert os.environ.pop("NPROC") == "16"
 
 
 def test_what_works_in_one_process_only(monkeypatch):

@@ -82,6 +82,25 @@ def test_what_is_swept_is_what_a_run_of_its_own_has(monkeypatch):
     assert_same(jax.tree.map(lambda x: x[2::4], (params, metrics)), expected, rtol=1e-4)
 
 
+def test_seeds_on_devices_of_their_own_wait_for_none(monkeypatch):
+    """Or their threads, one a device, could deadlock: processes.simulate_devices(independent=True) rests on it."""
+    monkeypatch.setattr(control_runs, "CPU_OPTIONS", None)  # a jit within eval_shape takes none
+    asked = []
+    monkeypatch.setattr(control_runs.processes, "simulate_devices", lambda *args, **kwargs: asked.append(kwargs))
+    texts = {}
+    for mesh in ("seeds:2", "envs:2"):
+        program = control_runs.make_program(small(num_seeds=2, mesh=mesh))
+        state = jax.eval_shape(program.init)
+
+        def compiled(name, fn, mesh=mesh):
+            return lambda *args: texts.setdefault(mesh, fn.lower(*args).as_text())
+
+        program.compile(compiled, state)
+    assert asked == [{"independent": True}, {"independent": False}]
+    waiting = ("all_reduce", "all_gather", "all_to_all", "collective", "reduce_scatter")
+    assert [any(word in texts[mesh] for word in waiting) for mesh in texts] == [False, True]
+
+
 def one_of_all_worlds(state):
     """Checks 4 updates of 64 steps over eight devices: what is learned is that of all the worlds together.
 
