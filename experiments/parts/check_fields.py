@@ -69,7 +69,7 @@ RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("model.rope_theta model.norm_eps lora.alpha", lambda x: 0 < x < math.inf, "a number above 0"),
     ("model.dtype", *_choice("auto", "float32", "bfloat16", "float16")),
     ("model.param_dtype", *_choice("float32", "bfloat16", "float16")),
-    ("model.remat", *_choice("none", "full", "dots")),
+    ("model.remat", *_choice("none", "full", "dots", "offload")),
     ("model.attention", *_choice("auto", "dot_product", "splash", "cudnn", "ring")),
     ("lora.variant", *_choice("lora", "rslora", "dora")),
     # Control.

@@ -169,7 +169,7 @@ def moved_bytes(name: str, setup: Setup, planned: programs.Planned, micro_batche
         return weights
     if name in UPDATES:
         state = tree_bytes(planned.arguments[0], jax.tree.map(lambda x: x.sharding, planned.arguments[0]))
-        passes = 4 if config.model.remat == "full" else 3
+        passes = 4 if config.model.remat in ("full", "offload") else 3
         return passes * micro_batches * weights + 2 * state
     return config.rollout.completion_length * (weights + cache_bytes(setup, planned.arguments[1].shape[0]))
 

@@ -41,7 +41,7 @@ def step_of(config, model, params: float) -> tuple[list[Call], list[Model]]:
       params: number of its parameters.
     """
     sizes = dict(params=params, layers=model.num_layers, width=model.embed_dim, kv_heads=model.num_kv_heads)
-    sizes |= dict(kv_width=model.num_kv_heads * model.head_dim, remat=config.model.remat == "full")
+    sizes |= dict(kv_width=model.num_kv_heads * model.head_dim, remat=config.model.remat in ("full", "offload"))
     with_critic = "critic" in config
     calls = [Call("actor_generate", "actor", "generate")]
     calls += [Call(f"{name}_score", name, "score", ("actor_generate",)) for name in ("actor", "reference")]

@@ -170,7 +170,7 @@ def test_a_position_past_the_learned_table_gives_nan():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("policy", ["full", "dots"])
+@pytest.mark.parametrize("policy", ["full", "dots", "offload"])
 def test_rematerialisation_changes_nothing(policy):
     params, batch = random_params(), token_batch([8, 5], 8)
     _, plain = _step(CONFIG, params, batch)
@@ -178,6 +178,7 @@ def test_rematerialisation_changes_nothing(policy):
     assert max_difference(_step(config, params, batch)[1], plain) < 1e-6
     jaxpr = str(_compiled(config).trace(params, batch).jaxpr)
     assert "remat" in jaxpr or "checkpoint" in jaxpr, "the policy is not applied"
+    assert ("<host>" in jaxpr) == (policy == "offload")
 
 
 @pytest.mark.slow

@@ -5,10 +5,19 @@ import math
 
 import jax
 
+LAYER_INPUT = "layer_input"  # the name of x [B, T, D] before a layer
+# What a layer's backward pass does not compute again: nothing but its input, the products with weights, or nothing,
+# and the input lies in the host's memory meanwhile.
 REMAT_POLICIES = {
     "none": None,
     "full": jax.checkpoint_policies.nothing_saveable,
     "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+    "offload": jax.checkpoint_policies.save_and_offload_only_these_names(
+        names_which_can_be_saved=[],
+        names_which_can_be_offloaded=[LAYER_INPUT],
+        offload_src="device",
+        offload_dst="pinned_host",
+    ),
 }
 ACTIVATIONS = ("silu", "gelu_tanh")
 NORMS = ("rms", "layer")

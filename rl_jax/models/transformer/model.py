@@ -14,6 +14,7 @@ import chex
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 
 from rl_jax.core.axis_table import constrain, devices_over
 from rl_jax.core.split_head import SplitHead, split_head
@@ -21,7 +22,7 @@ from rl_jax.core.types import Model, Params, TokenBatch
 from rl_jax.models import quantization
 from rl_jax.models.transformer.attention import layer_kinds, rotation
 from rl_jax.models.transformer.blocks import Block, make_norm
-from rl_jax.models.transformer.config import REMAT_POLICIES, TransformerConfig
+from rl_jax.models.transformer.config import LAYER_INPUT, REMAT_POLICIES, TransformerConfig
 from rl_jax.models.transformer.decoding import as_cache, make_decode, routes_of, unstack
 from rl_jax.models.transformer.kinds import make_attention
 from rl_jax.models.transformer.moe import RouterStats, router_stats
@@ -106,7 +107,7 @@ def _forward(
 
     def layer(x, xs):
         layer_params, kind, layer_chosen = xs
-        x = constrain(x, "rows", "tokens", None)
+        x = checkpoint_name(constrain(x, "rows", "tokens", None), LAYER_INPUT)
         own, angles = of_kind if kind is None else jax.tree.map(lambda leaf: leaf[kind], of_kind)
 
         def full_attention(q, k, v):

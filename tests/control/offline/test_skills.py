@@ -74,7 +74,7 @@ def test_one_hot_is_the_single_adapter_and_zero_the_base():
 
 def data_of(count=64):
     """The expert's steps of each of GOALS, [4, count]."""
-    observations = jax.random.uniform(jax.random.key(1), (count, 4), minval=-1.0, maxval=1.0)
+    observations = jax.random.uniform(jax.random.key(11), (count, 4), minval=-1.0, maxval=1.0)
     none = jnp.zeros(count, bool)
 
     def one(goal):
@@ -103,7 +103,7 @@ def stages():
 
         return after, jax.lax.map(error, jnp.arange(K + 2))
 
-    train, found = begin(NETS.init(jax.random.key(0)), jax.random.key(2)), []
+    train, found = begin(NETS.init(jax.random.key(10)), jax.random.key(12)), []
     for task in range(K + 2):
         before = train
         train, errors = stage(train, jnp.int32(task))
