@@ -121,9 +121,9 @@ def _move(leaves: list, targets: list[NamedSharding]) -> list[jax.Array]:
 def _exchange(leaves: list[jax.Array], targets: list[NamedSharding]) -> list[jax.Array]:
     """The leaves in other shardings over the same devices."""
     through = [between(x.sharding.spec, to, x.shape) for x, to in zip(leaves, targets, strict=True)]
-    if all([*x.sharding.mesh.devices.flat] == [*to.mesh.devices.flat] for x, to in zip(leaves, targets, strict=True)):
+    if [*leaves[0].sharding.mesh.devices.flat] == [*targets[0].mesh.devices.flat]:
         return _program(tuple(through), tuple(targets))(leaves)
-    # The devices in another order, as the meshes of a slice have them: no single program takes both.
+    # Meshes of a slice differ in the order of their devices, and a program takes one: jax renames the parts first.
     return jax.device_put(jax.device_put(leaves, through), targets)
 
 
