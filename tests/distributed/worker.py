@@ -99,7 +99,6 @@ class Jobs:
             reward_scale=dict(fn="running_moments"),
         )
         config.algorithm.shaping = dict(fn="scaled")
-        config.rollout.mesh = "tensor:4"  # each process samples all rows, and judges its own
         config.schedules = dict(bonus=dict(field="algorithm.entropy_coef", fn="linear", start=0.02, end=0.0, steps=3))
         config.foreign = dict(
             a=dict(fn="demonstrations", at_most=4, share=0.5),
