@@ -133,7 +133,7 @@ class Stage(NamedTuple):
         self.clock.lap("rollout_s", rollout)
         own, size = self.own_prompts, self.group_size
         places = (own[:, None] * size + np.arange(size)).ravel()
-        rollout, tokenizer = distributed.local_rows(rollout), self.setup.task.tokenizer
+        rollout, tokenizer = processes.own_rows(self.setup.mesh, rollout), self.setup.task.tokenizer
         stop_strings = self.setup.config.rollout.stop_strings
         rollout = cut_at_stops(rollout, whole_text(tokenizer), stop_strings, pad_id=tokenizer.pad_id)
         return distributed.gather_rows(rollout, places, self.num_groups * size)

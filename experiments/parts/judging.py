@@ -64,7 +64,7 @@ def judge(
     Raises:
       RuntimeError: if no row at all could be scored and config.reward.all_failed is "stop".
     """
-    rollout = distributed.local_rows(rollout)
+    rollout = processes.own_rows(setup.mesh, rollout)
     samples = len(rollout.completion_mask) // len(records)
     own_prompts = np.arange(len(records)) if own_prompts is None else own_prompts
     count = len(records) if count is None else count

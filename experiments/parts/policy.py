@@ -324,7 +324,7 @@ class PolicyPrograms(NamedTuple):
 def build(setup: Setup, params) -> tuple[PolicyPrograms, TrainState]:
     """Compiled functions and the initial state. The buffers of `params` are donated."""
     config = setup.config
-    if setup.rollout and config.log.progress:
+    if setup.rollout and not setup.rollout.in_8_bits and config.log.progress:
         print(rollout_mesh.cost(setup.rollout, params))
     length, tokenizer = config.rollout.completion_length, setup.task.tokenizer
     sampling = sampling_of(config.rollout)

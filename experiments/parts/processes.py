@@ -84,13 +84,22 @@ def simulate_devices(count: int, independent: bool = False) -> None:
         jax.config.update("jax_num_cpu_devices", share)
 
 
-def check_mesh(mesh: Mesh) -> None:
-    """Raises ValueError if a process has no device on the mesh: it could not take part in any step."""
+def devices_for(count: int) -> list[jax.Device]:
+    """The devices of a mesh of `count`, first: as many of each process, if not all of them are needed."""
+    devices, shares = jax.devices(), jax.process_count()
+    if shares == 1 or count >= len(devices) or count % shares:
+        return devices
+    own = [[device for device in devices if device.process_index == index] for index in range(shares)]
+    return [device for devices in own for device in devices[: count // shares]]
+
+
+def check_mesh(mesh: Mesh, field: str = "mesh") -> None:
+    """Raises ValueError if a process has no device on the mesh: it could not take part in any step. field: its name."""
     missing = set(range(jax.process_count())) - {device.process_index for device in mesh.devices.flat}
     if missing:
         raise ValueError(
-            f"mesh {dict(mesh.shape)} leaves processes {sorted(missing)} without a device: make --config.mesh as large "
-            f"as the {jax.device_count()} devices of all {jax.process_count()} processes"
+            f"mesh {dict(mesh.shape)} leaves processes {sorted(missing)} without a device: make --config.{field} as "
+            f"large as the {jax.device_count()} devices of all {jax.process_count()} processes"
         )
 
 
@@ -121,6 +130,16 @@ def own_batches(mesh: Mesh, source, *, batch_size: int, seed: int):
 def own_to_mesh(mesh: Mesh, rows):
     """The global batch from every process's own rows (rows_here). Returns `rows` unchanged in a single process."""
     return distributed.place_own(rows, sharding.batch_sharding(mesh))
+
+
+def own_rows(mesh: Mesh, tree):
+    """This process's rows (rows_here), as numpy arrays, of arrays that lie anyhow on any mesh of all processes."""
+    rows = sharding.batch_sharding(mesh)
+
+    def leaf(x):
+        return distributed.place(x, rows) if isinstance(x, jax.Array) and not x.is_fully_addressable else x
+
+    return distributed.local_rows(jax.tree.map(leaf, tree))
 
 
 def to_host(tree, *, main_only: bool = False):

@@ -2,8 +2,9 @@
 
     --config.rollout.weights=int8 --config.rollout.cache=int8 --config.algorithm.behavior_weight.fn=truncated
 
-The weights are quantised once per update, in a compiled function, in the shards of the params. The rollout's log-probs
-are those of the quantised model; sampler/gap_max and sampler/ess say how far it is from the trained one.
+The weights are quantised once per update, in a compiled function, in the shards of the params, and then moved to
+rollout.mesh if there is one. The rollout's log-probs are those of the quantised model; sampler/gap_max and sampler/ess
+say how far it is from the trained one.
 """
 
 import weakref
@@ -14,6 +15,7 @@ import jax
 from jax.sharding import NamedSharding, PartitionSpec
 from ml_collections import ConfigDict
 
+from experiments.parts import rollout_mesh
 from rl_jax.core import types
 from rl_jax.core.binding import bind, needs
 from rl_jax.losses import policy
@@ -39,8 +41,6 @@ def problems(config: ConfigDict) -> Iterator[str]:
             yield f"rollout.{name}={kind!r} must be '' or one of {', '.join(KINDS)}"
     if (program := config.get("program")) not in (None, *PROGRAMS):
         yield f"{said}: experiments.{program} samples without it, only {', '.join(PROGRAMS)} do; set it to ''"
-    if config.rollout.get("mesh"):
-        yield f"{said} needs rollout.mesh='', not {config.rollout.mesh!r}"
     if "engine" in config.rollout and config.rollout.engine.name == "openai":
         yield f"{said}: a server has its own weights and cache (vllm serve --quantization); set it to ''"
     if config.algorithm.get("action_mask", {}).get("top_p", 1.0) < 1:
@@ -65,7 +65,8 @@ def corrects(config: ConfigDict) -> bool:
 def sampling_model(setup: Any) -> types.Model:
     """The model of the run's sampler: the trained one, or with its cache in 8 bits."""
     kind = kinds(setup.config)[1]
-    return sharding.model_on_mesh(setup.model.with_cache(kind), setup.mesh) if kind else setup.model
+    mesh = (setup.rollout or setup).mesh
+    return sharding.model_on_mesh(setup.model.with_cache(kind), mesh) if kind else setup.model
 
 
 class Quantizing:
@@ -73,18 +74,23 @@ class Quantizing:
 
     Args:
       setup: of the run.
-      make: shardings of the quantised params -> generate(params, ...).
+      make: setup whose params are the quantised ones -> generate(params, ...).
     """
 
     def __init__(self, setup: Any, make: Callable):
         weights = kinds(setup.config)[0]
         merged = setup.merged or (lambda params: params)
         shapes = jax.eval_shape(merged, setup.param_shapes)
-        whole = sharding.tree_shardings(shapes, setup.mesh)
         quantize = sharding.on_mesh(lambda params: quantize_params(merged(params), weights), setup.mesh)
-        shardings = jax.tree.map(_shardings, whole, jax.eval_shape(quantize, setup.param_shapes))
-        self._quantize = jax.jit(quantize, out_shardings=shardings)
-        self.generate = make(shardings)
+        quantized = jax.eval_shape(quantize, setup.param_shapes)
+
+        def shardings(mesh):
+            return jax.tree.map(_shardings, sharding.tree_shardings(shapes, mesh), quantized)
+
+        self._quantize = jax.jit(quantize, out_shardings=shardings(setup.mesh))
+        layout = setup.rollout
+        self._layout = layout and layout._replace(param_shardings=shardings(layout.mesh))
+        self.generate = make(setup._replace(merged=None, param_shardings=shardings(setup.mesh), rollout=self._layout))
         self._known: list[weakref.ref] = []
         self._quantized = None
 
@@ -100,7 +106,7 @@ class Quantizing:
         leaves, known = jax.tree.leaves(params), [reference() for reference in self._known]
         if len(leaves) != len(known) or not all(a is b for a, b in zip(leaves, known, strict=True)):
             self._quantized = None  # not beside the next ones
-            self._quantized = self._quantize(params)
+            self._quantized = rollout_mesh.place(self._layout, self._quantize(params))
             self._known = [weakref.ref(leaf, self._drop) for leaf in leaves]
         return self._quantized
 

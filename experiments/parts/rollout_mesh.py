@@ -4,9 +4,10 @@
     --config.mesh=fsdp:4 --config.rollout.mesh=tensor:4 --config.rollout.devices=separate     # 4 devices, and 4 more
 
 Decoding reads every weight for every token: fsdp gathers them each time, tensor does not. The weights are moved once
-per step, from device to device; the cost is printed at the start and logged as reshard_s. No copy is kept while
-training. Matrices that the model reads in bfloat16 are rounded before they are moved, not after: half the bytes, the
-same samples. (Not with adapters, which are added to the unrounded matrices.)
+per step, from device to device (rl_jax.training.resharding); the cost is printed at the start and logged as reshard_s.
+No copy is kept while training. Matrices that the model reads in bfloat16 are rounded before they are moved, not after:
+half the bytes, the same samples. (Not with adapters, which are added to the unrounded matrices.) With several processes
+each has devices of both meshes, and judges the rows that config.mesh gives it.
 """
 
 import functools
@@ -22,7 +23,8 @@ from jax.sharding import Mesh
 
 from experiments.parts import processes
 from rl_jax.core.types import Params, Rollout, path_name
-from rl_jax.training import sharding
+from rl_jax.training import distributed, sharding
+from rl_jax.training.resharding import reshard
 
 # What the model casts to its own dtype whenever it reads it (rl_jax.models.transformer). Norms are read as they are.
 CAST_WHEN_READ = r"(embed/embedding|head/kernel|layers/(q|k|v|o|gate|up|down)/kernel)$"
@@ -36,12 +38,14 @@ class Layout(NamedTuple):
       param_shardings: tree of shardings of the weights on it.
       name: for messages.
       dtype: that the matrices are moved in; "" moves them as they are.
+      in_8_bits: whether the sampler moves the weights itself, after it has quantised them.
     """
 
     mesh: Mesh
     param_shardings: Any
     name: str = ""
     dtype: str = ""
+    in_8_bits: bool = False
 
 
 def mesh_sizes(config) -> tuple[dict[str, int], dict[str, int] | None]:
@@ -86,17 +90,17 @@ def make_layout(config, mesh: Mesh, shapes, dtype: str = "") -> Layout | None:
       dtype: as in Layout.
 
     Raises:
-      ValueError: if the config or the number of processes does not allow it.
+      ValueError: if the config does not allow it, or a process has no device of the layout.
     """
     sizes, settings = mesh_sizes(config)[1], config.rollout
     if sizes is None:
         return None
-    remedy = "leave it empty, and rollouts run on --config.mesh"  # prompts and rows lie on the training mesh only
-    processes.one_process(f"rollout.mesh={settings.mesh!r}", remedy)
     used = list(mesh.devices.flat)
     target = sharding.make_mesh(sizes, [d for d in jax.devices() if (d in used) == (settings.devices == "shared")])
+    processes.check_mesh(target, "rollout.mesh")
     shardings = sharding.tree_shardings(shapes, target)
-    return Layout(target, shardings, f"{settings.mesh}, {settings.devices} devices", dtype)
+    in_8_bits = bool(settings.get("weights", "") or settings.get("cache", ""))
+    return Layout(target, shardings, f"{settings.mesh}, {settings.devices} devices", dtype, in_8_bits)
 
 
 @functools.partial(jax.jit, static_argnames="dtype")
@@ -120,10 +124,15 @@ def place(layout: Layout | None, params: Params, clock=None) -> Params:
     """
     if layout is None:
         return params
-    params = jax.device_put(rounded(params, layout.dtype) if layout.dtype else params, layout.param_shardings)
+    params = reshard(rounded(params, layout.dtype) if layout.dtype else params, layout.param_shardings)
     if clock is not None:
         clock.lap("reshard_s", params)
     return params
+
+
+def for_sampler(layout: Layout | None, params: Params, clock=None) -> Params:
+    """`place`, but for a sampler that moves them itself, in 8 bits."""
+    return params if layout is None or layout.in_8_bits else place(layout, params, clock)
 
 
 def cost(layout: Layout, params: Params) -> str:
@@ -160,5 +169,6 @@ class Placing:
         shards = sharding.row_shards(self._layout.mesh)
         if len(tokens) % shards:
             raise ValueError(f"{len(tokens)} prompts do not divide over the {shards} row shards of rollout.mesh")
-        key = jax.device_put(key, sharding.replicated(self._layout.mesh))
-        return place(self._layout, params), tokens, prompt_mask, key
+        rows, everywhere = sharding.batch_sharding(self._layout.mesh), sharding.replicated(self._layout.mesh)
+        tokens, prompt_mask = distributed.place((tokens, prompt_mask), rows)
+        return place(self._layout, params), tokens, prompt_mask, distributed.place(key, everywhere)

@@ -97,12 +97,12 @@ class Collector:
         """
         if isinstance(self._rewards, Rewards):
             self._rewards.see(params)
-        placed = rollout_mesh.place(self._setup.rollout, params, clock)  # a second copy of the weights, freed on return
+        placed = rollout_mesh.for_sampler(self._setup.rollout, params, clock)  # another copy, freed on return
         placed = self._with_mask(placed, reference)
         measure = self._revisits and functools.partial(self._revisits, params)
         collected = self._collect(self._samplers, placed, key, clock, reference, measure)
         if self._foreign:
-            guide = None if reference is None else rollout_mesh.place(self._setup.rollout, reference, clock)
+            guide = None if reference is None else rollout_mesh.for_sampler(self._setup.rollout, reference, clock)
             collected = self._foreign(collected, placed, key, clock, guide)
         learned = self._rewards.learn(collected.judged) if self._rewards else {}
         return collected._replace(metrics=collected.metrics | learned) if learned else collected
@@ -126,7 +126,7 @@ class Collector:
         samplers = Samplers(**{name: sampler and ahead(name, sampler) for name, sampler in named.items()})
         if isinstance(self._rewards, Rewards):
             self._rewards.see(params)
-        params = rollout_mesh.place(self._setup.rollout, params, clock)
+        params = rollout_mesh.for_sampler(self._setup.rollout, params, clock)
         collected = self._collect(samplers, self._with_mask(params, params), key, clock, params)
         self._prompts.set_state(position)
         return self._foreign.unused(collected) if self._foreign else collected
@@ -169,7 +169,7 @@ class Collector:
             of_greedy = [np.repeat(x, size) for x in (best.result.rewards, lengths, best.rollout.truncated)]
         named = self._prompts.recall(judged.records)
         if samplers.references is not None:
-            reference = rollout_mesh.place(self._setup.rollout, reference, clock)
+            reference = rollout_mesh.for_sampler(self._setup.rollout, reference, clock)
             key = jax.random.fold_in(key, max_batches)  # no batch of samples has this one
             drawn = self._sample(samplers.references, records, reference, key, own_prompts, clock)
             named["reference_rewards"] = np.repeat(drawn.result.rewards.reshape(num_groups, -1), size, axis=0)

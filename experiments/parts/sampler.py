@@ -1,8 +1,8 @@
 """config.rollout.engine: what samples a step's rollouts. All engines are called like engine.make_generate's function.
 
-    --config.rollout.engine.name=lockstep      # one compiled program, all rows until the last has ended
-    --config.rollout.engine.name=continuous    # slots that are refilled, programs that shrink with the live rows
-    --config.rollout.engine.name=openai --config.rollout.engine.url=http://HOST:PORT    # a server
+--config.rollout.engine.name=lockstep      # one compiled program, all rows until the last has ended
+--config.rollout.engine.name=continuous    # slots that are refilled, programs that shrink with the live rows
+--config.rollout.engine.name=openai --config.rollout.engine.url=http://HOST:PORT    # a server
 """
 
 from collections.abc import Callable
@@ -36,27 +36,22 @@ def make_sampler(setup: Setup, num_prompts: int, **options) -> Callable:
       **options: keywords of make_generate.
 
     Raises:
-      ValueError: if the engine is unknown, or there are several processes and it is a server, or continuous in 8 bits.
+      ValueError: if the engine is unknown, or there are several processes and it is a server.
     """
     name = setup.config.rollout.engine.name
     in_8_bits = any(quantized.kinds(setup.config))
     if name == "openai":
         processes.one_process("rollout.engine.name='openai'", "each would ask the server for all rows")
-    if name == "continuous" and in_8_bits:
-        processes.one_process("rollout.weights or rollout.cache with the continuous engine", "use lockstep")
-        return quantized.Quantizing(setup, lambda _: _continuous(setup, num_prompts, **options))
     if name == "continuous":
-        return Merging(setup, Together(setup, _continuous(setup, num_prompts, **options)))
+        generate = Together(setup, _continuous(setup, num_prompts, **options))
+        return quantized.Quantizing(setup, lambda _: generate) if in_8_bits else Merging(setup, generate)
     if name == "openai":
         return Merging(setup, _openai(setup, **options))
     if name != "lockstep":
         raise ValueError(f"rollout.engine.name={name!r} is none of lockstep, continuous, openai")
     if in_8_bits:
         generate = make_generate(quantized.sampling_model(setup), **options)
-        plain = setup._replace(merged=None)  # Quantizing merges
-        return quantized.Quantizing(
-            setup, lambda shardings: jit_generate(generate, plain._replace(param_shardings=shardings))
-        )
+        return quantized.Quantizing(setup, lambda setup: jit_generate(generate, setup))
     return jit_generate(make_generate(setup.model, **options), setup)
 
 

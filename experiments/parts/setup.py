@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import json
+import math
 import os
 import pathlib
 from collections.abc import Callable
@@ -68,7 +69,8 @@ def make_setup(config: ConfigDict, task: tasks.Task | None = None) -> Setup:
       task: replaces that of config.task.
     """
     processes.simulate_devices(rollout_mesh.num_devices(config))
-    mesh = sharding.make_mesh(sharding.parse_mesh(config.mesh))
+    sizes = rollout_mesh.mesh_sizes(config)[0]
+    mesh = sharding.make_mesh(sizes, processes.devices_for(math.prod(sizes.values())))
     processes.check_mesh(mesh)
     task = with_reward_function(task or load_task(config), config.reward.function)
     replays_routes(config)

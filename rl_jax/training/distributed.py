@@ -111,14 +111,17 @@ def place_own(tree: Any, sharding: Sharding) -> Any:
 def place(tree: Any, sharding: Sharding) -> Any:
     """Global arrays from copies that every process holds whole (a key stays a key).
 
-    Each device takes its part and nothing is sent.
+    Each device takes its part and nothing is sent. Arrays that are spread over the same devices already are laid out
+    anew; those of other devices come by the hosts.
     """
     if jax.process_count() == 1:
         return jax.device_put(tree, sharding)
 
     def leaf(x):
         if isinstance(x, jax.Array) and not x.is_fully_addressable:
-            return jax.device_put(x, sharding)
+            if x.sharding.device_set == sharding.device_set:
+                return jax.device_put(x, sharding)
+            x = whole(x)
         x = x if _is_key(x) else np.asarray(x)
         return jax.make_array_from_callback(x.shape, sharding, lambda index: x[index])
 

@@ -22,7 +22,7 @@ from jax._src import cache_key, compiler
 
 # What only some jobs call is imported by them: four processes that look at the seam alone start in half the time.
 from experiments.parts import processes
-from rl_jax.training import distributed, sharding
+from rl_jax.training import distributed, resharding, sharding
 
 # Adam divides by the gradient's own size: with the usual eps, rounding alone drives two runs apart.
 OPTIMIZER = dict(learning_rate=0.02, eps=1e-3)
@@ -261,6 +261,7 @@ class Jobs:
         spread = distributed.place(keys, placed.sharding)
         assert not spread.is_fully_addressable and bool((distributed.whole(spread) == keys).all())
 
+        self._separate_devices()
         assert distributed.any_process(me == 1) and not distributed.any_process(False)
         assert distributed.largest(10 + me) == 9 + count
         assert distributed.gather({"id": me, "text": "ä" * me}) == [{"id": i, "text": "ä" * i} for i in range(count)]
@@ -273,6 +274,25 @@ class Jobs:
         np.testing.assert_array_equal(found["x"], np.stack([owners, owners], axis=1))
         np.testing.assert_array_equal(found["y"][there], there * 0.5)
         np.testing.assert_array_equal(found["z"][there], there > 2)
+
+    def _separate_devices(self) -> None:
+        """From one half of each process's devices to the other, by twins; to some of both, by the hosts; rows back."""
+        if jax.local_device_count() == 1:
+            return
+        count = jax.process_count()
+        devices = processes.devices_for(count)
+        assert [device.process_index for device in devices] == list(range(count))
+        train = sharding.make_mesh(sharding.parse_mesh(f"fsdp:{count}"), devices)
+        others = [device for device in jax.devices() if device not in devices]
+        for chosen in (others, [devices[0], *others[1:]]):
+            mesh = sharding.make_mesh(sharding.parse_mesh(f"tensor:{count}"), chosen)
+            x = np.arange(32, dtype=np.float32).reshape(8, 4)
+            there = jax.NamedSharding(mesh, jax.P(None, "tensor"))
+            placed = distributed.place(x, jax.NamedSharding(train, jax.P("fsdp")))
+            moved = resharding.reshard({"x": placed}, {"x": there})["x"]
+            assert moved.sharding == there and moved.sharding.device_set == {*chosen}
+            np.testing.assert_array_equal(distributed.whole(moved), x)
+            np.testing.assert_array_equal(processes.own_rows(train, moved), x[processes.rows_here(train, 8)])
 
     def widths(self) -> None:
         """One process has a longer prompt than the others: all pad to it."""
@@ -291,11 +311,16 @@ class Jobs:
         np.testing.assert_array_equal(batch.segment_ids[0, :8], mask[0])
 
     def continuous(self) -> None:
-        """Two rollouts of the continuous engine, 8 rows in 4 slots, to FOLDER/continuous.npz."""
+        """Two rollouts of the continuous engine, 8 rows in 4 slots, on a mesh of its own and with 8-bit weights, to
+        FOLDER/continuous.npz.
+
+        Rows and the model's width are split over processes there; on the training mesh a process has the whole model.
+        """
         from experiments.parts import encoding, sampler
         from experiments.parts.setup import make_setup
 
         config = policy_config(self.folder, self.mesh)
+        config.rollout.update(mesh="fsdp:2,tensor:2", weights="int8")
         config.rollout.engine.update(name="continuous", slots=4)
         setup = make_setup(config.lock())
         params = jax.jit(setup.model.init, out_shardings=setup.param_shardings)(jax.random.key(0))

@@ -36,7 +36,6 @@ def _metrics(folder):
         (dict(algorithm__behavior_weight=dict(fn="none")), "behavior_weight.fn=truncated"),
         (dict(weights="int4"), "rollout.weights='int4' must be"),
         (dict(program="agents"), "experiments.agents samples without it"),
-        (dict(rollout__mesh="data:1"), "needs rollout.mesh=''"),
     ],
 )
 def test_what_does_not_go_with_it_is_refused(tmp_path, fields, words):
@@ -76,17 +75,24 @@ def _sample(config):
 
 @pytest.mark.slow
 def test_eight_devices_sample_what_one_does_and_hold_shards(tmp_path):
+    """Also on a mesh of the rollouts' own: what is moved there are the quantised values."""
     _, params, one = _sample(_config(tmp_path))
-    generate, params, many = _sample(_config(tmp_path, mesh="data:2,fsdp:2,tensor:2"))
+    config = _config(tmp_path, mesh="data:2,fsdp:2,tensor:2", rollout__mesh="data:2,tensor:4")
+    generate, params, many = _sample(config)
     np.testing.assert_array_equal(one.batch.tokens, many.batch.tokens)
     np.testing.assert_allclose(one.sampled_log_probs, many.sampled_log_probs, atol=2e-3)  # sums in another order
     held = generate.quantized(params)
     assert held is generate.quantized(params)  # once per update
-    for path, leaf in jax.tree_util.tree_leaves_with_path(held["layers"]):
-        if path_name(path).endswith("kernel/values"):
-            assert leaf.addressable_shards[0].data.size == leaf.size // 4
+    where_trained = make_setup(config)._replace(rollout=None)
+    there = quantized.Quantizing(where_trained, lambda setup: None).quantized(params)
+    for tree, mesh in ((held, "data:2,tensor:4"), (there, config.mesh)):
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree["layers"]):
+            if path_name(path).endswith("kernel/values"):
+                assert leaf.addressable_shards[0].data.size == leaf.size // 4
+                assert dict(leaf.sharding.mesh.shape) == sharding.parse_mesh(mesh)
     expected = jax.jit(quantize_params, static_argnums=1)(jax.device_get(params), "int8")
-    for left, right in zip(jax.tree.leaves(held), jax.tree.leaves(expected), strict=True):
+    for left, again, right in zip(*map(jax.tree.leaves, (held, there, expected)), strict=True):
         np.testing.assert_array_equal(np.asarray(left), np.asarray(right))
-    del params, left, right, leaf
+        np.testing.assert_array_equal(np.asarray(again), np.asarray(right))
+    del params, left, again, right, leaf
     assert generate._quantized is None  # none is kept beside the next ones
