@@ -1,8 +1,8 @@
 """config.rollout.engine: what samples a step's rollouts. All engines are called like engine.make_generate's function.
 
---config.rollout.engine.name=lockstep      # one compiled program, all rows until the last has ended
---config.rollout.engine.name=continuous    # slots that are refilled, programs that shrink with the live rows
---config.rollout.engine.name=openai --config.rollout.engine.url=http://HOST:PORT    # a server
+    --config.rollout.engine.name=lockstep      # one compiled program, all rows until the last has ended
+    --config.rollout.engine.name=continuous    # slots that are refilled, programs that shrink with the live rows
+    --config.rollout.engine.name=openai --config.rollout.engine.url=http://HOST:PORT    # a server
 """
 
 from collections.abc import Callable
