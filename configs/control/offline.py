@@ -10,7 +10,7 @@ for continuous actions `td3_bc`, `a2pr`; decision transformers, `dt`, `mo_dt`; `
 was seen so far; tasks one after the other, on `pointmass` with goals that are not observed, `oer`, `random_replay` (the
 same, but what is kept of a task is drawn at random), `psec` (a base, skills that are adapters of it, a new task by
 their composition), or with an inertia of its own, `hypercrl` (a model of the dynamics, planned with); tasks at once,
-told apart by the rewards so far, `t2mir`; `imagined` (more data, made by a wrong model of the world, a half of each
+told apart by the episodes lived in them, `t2mir`; `imagined` (more data, made by a wrong model of the world, a half of each
 batch); what is hidden of the data, `ss_orl` (actions of 90 % of the episodes, filled in by an inverse model),
 `labelled_only` (the same, left out), `preferred` (rewards, learned from pairs of segments); `fqe` (the policy's value
 by fitted Q, from the data alone); `online` (the second half of the updates with steps of its own, one for each);
@@ -72,8 +72,8 @@ METHODS = {
     "random_replay": dict(fn="oer", replay_coef=1.0, select=False, **_TD3),
     "hypercrl": dict(fn="hypercrl", beta=0.05),
     "psec": dict(fn="psec", base=dict(fn="iql", expectile=0.7, **_WEIGHTS)),
-    # arXiv 2506.05426, its decision-pretrained form; the coefficients are those of the public code.
-    "t2mir": dict(fn="t2mir", even_coef=0.1, task_coef=0.01, target_rate=0.005),
+    # arXiv 2506.05426, its decision-pretrained form; the constants are the public code's for PointRobot.
+    "t2mir": dict(fn="t2mir", even_coef=0.01, task_coef=0.01, target_rate=0.005),
     # arXiv 2310.20663: J = (|z - z'| - |r - r'| - gamma W2(P, P'))^2 of codes z of histories beside the base's loss.
     # Departs: IQL in place of CQL and ILQL; gamma = 1 there, here distances are bounded. The formula is known from
     # quotations only (rl_jax.losses.bisimulation).
@@ -88,8 +88,9 @@ GOALS = dict(field="goal", values=((-0.8, 0.0), (0.8, 0.0), (0.0, 0.8)), kept=20
 INERTIAS = dict(field="inertia", values=(0.0, 0.5, 0.8))
 # arXiv 2502.05932: the base, two skills, and a task that asks for both at once.
 SKILLS = dict(field="goal", values=((0.0, 0.0), (0.8, 0.0), (0.0, 0.8), (0.8, 0.8)))
-# Goals that nothing but the rewards shows.
-HIDDEN = dict(field="goal", values=((0.8, 0.0), (-0.8, 0.0), (0.0, 0.8), (0.0, -0.8)))
+# Goals that nothing but the rewards shows, spread evenly over a square (the R2 sequence); the last are not trained on.
+_SPREAD = tuple(tuple(round(1.6 * (i * step % 1.0) - 0.8, 2) for step in (0.754878, 0.569840)) for i in range(1, 26))
+HIDDEN = dict(field="goal", values=_SPREAD[:20], held_out=_SPREAD[20:])
 CONTINUAL = {"t2mir": HIDDEN, "oer": GOALS, "random_replay": GOALS, "hypercrl": INERTIAS, "psec": SKILLS}
 PLANNER = dict(horizon=5, rounds=3, samples=32, elites=6, std=0.7)
 # ImagineBench: real steps, none of them the expert's, and imagined ones of what was not recorded. In place of the
@@ -179,8 +180,12 @@ def get_config(arg: str | None = None):
             config.continual = dict(CONTINUAL[method])
             config.train.total_steps *= len(config.continual["values"])
         if method == "t2mir":
-            config.sequence = dict(SEQUENCE, context=20)  # an episode
-            config.experts = dict(token_experts=6, task_experts=12, chosen=2)
+            config.sequence = dict(width=64, layers=2, heads=2)
+            config.experts = dict(token_experts=6, task_experts=8, chosen=2, pooled=True, contrast_probs=False)
+            config.prompt = dict(episodes=2, length=20, rounds=4)
+            config.train.batch_size = 32
+            config.train.total_steps = 20_000 * 32
+            config.eval.num_episodes = 16
         if method == "psec":
             config.skills = dict(rank=8, scale=2.0)
         if method == "hypercrl":
@@ -212,14 +217,16 @@ def shorten(config) -> None:
     config.train.update(batch_size=16, total_steps=8 * 16)
     config.network.update(hidden=(16,))
     if "sequence" in config:
-        config.sequence.update(width=8, layers=1, context=4)
+        config.sequence.update(width=8, layers=1, **(dict(context=4) if "context" in config.sequence else {}))
     if "history" in config:
         config.history.update(code=4, context=4)
     config.dataset.update(num_envs=8, num_steps=20)
     config.eval.update(num_episodes=2, max_steps=20)
+    if "prompt" in config:
+        config.prompt.update(episodes=1, rounds=2)
     if "continual" in config:
         config.continual.update(kept=20, horizon=5) if "kept" in config.continual else None
-        config.train.total_steps = len(config.continual["values"]) * 4 * 16
+        config.train.total_steps = 4 * 16 * (1 if "held_out" in config.continual else len(config.continual["values"]))
     if "imagined" in config:
         config.imagined.num_envs = 4
     if "online" in config:

@@ -1,53 +1,128 @@
 """One run of experiments.control.offline with algorithm.fn "t2mir": several tasks at once, told apart in context.
 
-The tasks are those of continual.values, of which nothing is observed but the rewards. What is cloned is the scripted
-expert's action of each task where its data have been. eval/return and eval/normalized are means over the tasks,
-eval/task_k is eval/normalized of task k.
+The tasks are those of continual.values, of which nothing is observed but the rewards; those of continual.held_out are
+evaluated only. What is cloned is the scripted expert's action of each task where its data have been.
+
+In the evaluation the policy lives prompt.rounds episodes of each task, the first without a prompt, each later one with
+its own last prompt.episodes. eval/return and eval/normalized are of the last, means over the trained tasks,
+eval/held_out is eval/normalized of the others, eval/episode_E theirs in episode E.
 """
 
-import functools
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from experiments.parts import continual_runs, control_runs, control_setup, offline_data, offline_runs
+from experiments.parts import continual_runs, control_setup, offline_data, offline_runs
 from rl_jax.control import offline
 from rl_jax.control.offline import in_context
 from rl_jax.core.binding import bind
 from rl_jax.envs.worlds import scripted
-from rl_jax.models.agents import decision_transformer
-from rl_jax.models.agents.expert_transformer import ExpertTransformer, make_expert_transformer
+from rl_jax.models.agents.expert_transformer import ExpertTransformer, Prompt, make_expert_transformer, newest
+from rl_jax.rollout.envs.steps import Transitions, at_the_mode, collect, memoryless, start
 from rl_jax.training.step import TrainState
 
 
 class InContextState(NamedTuple):
-    """State of a run: TrainState of the network, and offline_data.Loaded [K] of the tasks."""
+    """State of a run.
+
+    Attributes:
+      train: TrainState of the network.
+      tasks: in_context.InContext of the K trained tasks.
+      references: float32 [K + H, 2], the returns that count as 0 and 100, also of the held-out tasks.
+    """
 
     train: TrainState
-    loaded: offline_data.Loaded
+    tasks: in_context.InContext
+    references: jax.Array
 
 
-class Memory(NamedTuple):
-    """What the actor remembers: a decision_transformer.Sequence, and float32 [B], the return before the last step."""
+def empty(model: ExpertTransformer, rows: int, shape: tuple[int, ...], length: int) -> Prompt:
+    """A prompt of `length` steps in which nothing has been seen. shape: of an observation."""
+    steps = (rows, length)
+    return Prompt(
+        jnp.zeros((*steps, *shape)), jnp.zeros((*steps, model.size)), jnp.zeros(steps), jnp.zeros(steps, bool)
+    )
 
-    steps: decision_transformer.Sequence
-    returned: jax.Array
+
+def first_episodes(steps: Transitions) -> jax.Array:
+    """bool [B, T]. Whether a step is of the row's first episode."""
+    ended = jnp.cumsum(steps.terminated | steps.truncated, axis=1)
+    return jnp.concatenate([jnp.zeros_like(ended[:, :1]), ended[:, :-1]], axis=1) == 0
 
 
-def acting(model: ExpertTransformer, params):
-    """The policy that reads its own episode so far: (Worlds) -> (outputs, Memory)."""
+def live(model: ExpertTransformer, params, env, key: jax.Array, *, rounds: int, max_steps: int, prompt: Prompt):
+    """The returns of `rounds` episodes in a row, float32 [rounds, B]: an episode's prompt is those before it.
 
-    def policy(worlds):
-        steps, returned = worlds.memory
-        before = jnp.where(worlds.episode_length > 0, worlds.episode_return - returned, 0.0)
-        steps = decision_transformer.extended(steps, before, worlds.observation, worlds.episode_length)
-        outputs = model.apply(params, steps, params["gate"]).outputs[:, -1]
-        chosen = model.encode(model.distribution.mode(outputs))
-        steps = steps._replace(actions=steps.actions.at[:, -1].set(chosen))
-        return outputs, Memory(steps, worlds.episode_return)
+    Args:
+      model: of params.
+      params: trained.
+      env: an envs.Vector of B environments.
+      key: for their starts.
+      rounds: E.
+      max_steps: of an episode.
+      prompt: empty; of whole episodes of `length` steps, of which the oldest makes room for the newest.
+    """
+    distribution, length = at_the_mode(model.distribution), prompt.mask.shape[1]
 
-    return policy
+    def episode(prompt: Prompt, key: jax.Array):
+        def outputs(observations: jax.Array) -> jax.Array:
+            return newest(model.apply(params, observations, prompt, params["gate"]).outputs, prompt.mask)
+
+        start_key, act_key = jax.random.split(key)
+        policy, worlds = memoryless(outputs), start(env, start_key)
+        steps = collect(policy, distribution, env, worlds, act_key, num_steps=max_steps)[1]
+        mask = first_episodes(steps)
+        lived = Prompt(steps.observations, model.encode(steps.actions), steps.rewards, mask)
+        later = jax.tree.map(lambda old, new: jnp.concatenate([old, new], axis=1)[:, -length:], prompt, lived)
+        return later, jnp.sum(jnp.where(mask, steps.rewards, 0.0), axis=1)
+
+    return jax.lax.scan(episode, prompt, jax.random.split(key, rounds))[1]
+
+
+def check(config) -> None:
+    """Raises ValueError for what the policy, its contexts or the mapped tasks do not allow."""
+    continual_runs.check_fields(config)
+    continual_runs.task_configs(config)
+    if not config.eval.greedy:
+        raise ValueError("eval.greedy=False: a policy in context acts by its likeliest action; set it True")
+    if config.prompt.length != config.eval.max_steps:
+        raise ValueError(
+            f"prompt.length={config.prompt.length} and eval.max_steps={config.eval.max_steps} must be the same: "
+            "the evaluation's episodes are the next ones' prompts"
+        )
+    if not config.continual.held_out:
+        raise ValueError("continual.held_out is empty: give tasks that are evaluated, but not trained on")
+
+
+def task_of(config, value):
+    """The config of the task whose continual.field is `value`, which may be traced."""
+    own = config.copy_and_resolve_references()
+    with own.unlocked():
+        own.env[config.continual.field] = value
+    return own
+
+
+def make_tasks(config, networks) -> Callable:
+    """Makes key -> (InContext of the trained tasks, references [K + H, 2]).
+
+    One program for all tasks: the environment takes continual.field as a traced array.
+    """
+    trained = len(config.continual["values"])
+    values = jnp.asarray([*config.continual["values"], *config.continual.held_out], jnp.float32)
+
+    def one(args):
+        value, key = args
+        own = task_of(config, value)
+        loaded = offline_data.make_loader(own, networks, own.dataset.discount)(key)
+        return loaded.data, scripted.controller(**own.env.to_dict())(loaded.data.steps.observations), loaded.references
+
+    def load(key: jax.Array):
+        data, best, references = jax.lax.map(one, (values, jax.random.split(key, len(values))))
+        return in_context.InContext(*jax.tree.map(lambda x: x[:trained], (data, best))), references
+
+    return load
 
 
 def make_in_context_run(config, *, parts: int = 1, axis_name: str | None = None):
@@ -62,44 +137,49 @@ def make_in_context_run(config, *, parts: int = 1, axis_name: str | None = None)
       (init, advance, params).
 
     Raises:
-      ValueError: if eval.greedy is off: the policy remembers the likeliest action, not a sampled one.
+      ValueError: see `check`.
     """
     offline_runs.check_one_device(config, parts)
-    continual_runs.check_fields(config)
-    if not config.eval.greedy:
-        raise ValueError("eval.greedy=False: a policy in context acts by its likeliest action; set it True")
-    configs, settings = continual_runs.task_configs(config), control_setup.settings_of(config)
-    env = control_setup.load_env(config, 1)
+    check(config)
+    settings, env, prompt = control_setup.settings_of(config), control_setup.load_env(config, 1), config.prompt
     single, shape = offline_data.make_offline_networks(config, env), env.observation_space.shape
     fields = config.sequence.to_dict() | config.experts.to_dict()
     model = make_expert_transformer(shape, single.distribution, single.encode, single.size, **fields)
-    load = continual_runs.load_tasks(configs, single)
-    scripts = [scripted.controller(**own.env.to_dict()) for own in configs]
-    eval_envs = [control_setup.load_env(own, config.eval.num_episodes) for own in configs]
+    load, trained = make_tasks(config, single), len(config.continual["values"])
+    values_of = jnp.asarray([*config.continual["values"], *config.continual.held_out], jnp.float32)
+
+    def sample(tasks: in_context.InContext, key: jax.Array, size: int) -> in_context.Prompted:
+        return in_context.sample_prompts(tasks, key, size, episodes=prompt.episodes, length=prompt.length)
 
     def fit_of(values: dict[str, jax.Array]):
         result = control_setup.with_values(settings, values)
-        sample = functools.partial(in_context.sample_pairs, context=config.sequence.context)
         return offline_runs.fit_of(config, result, bind(result["algorithm"], offline)(model), sample=sample)
+
+    def returns(train: TrainState) -> jax.Array:
+        """float32 [K + H, E], means over eval.num_episodes lives."""
+        key = jax.random.fold_in(jax.random.fold_in(train.rng, 2**31 - 1), train.step)
+        count = config.eval.num_episodes
+        before = empty(model, count, shape, prompt.episodes * prompt.length)
+
+        def one(value: jax.Array) -> jax.Array:
+            options = dict(rounds=prompt.rounds, max_steps=config.eval.max_steps, prompt=before)
+            env = control_setup.load_env(task_of(config, value), count)
+            return jnp.mean(live(model, train.params, env, key, **options), axis=1)
+
+        return jax.lax.map(one, values_of)
 
     def init(key: jax.Array, values: dict[str, jax.Array]) -> InContextState:
         init_key, load_key, fit_key = jax.random.split(key, 3)
-        return InContextState(fit_of(values)[0](model.init(init_key), fit_key), load(load_key))
+        return InContextState(fit_of(values)[0](model.init(init_key), fit_key), *load(load_key))
 
     def advance(state: InContextState, values: dict[str, jax.Array], count: int):
-        data = state.loaded.data
-        best = jnp.stack([script(data.steps.observations[k]) for k, script in enumerate(scripts)])
-        tasks = in_context.InContext(data, best, jnp.ones(data.time.shape, bool), jnp.arange(len(scripts)))
-        train, metrics = fit_of(values)[1](state.train, tasks, count)
-        found = []
-        for eval_env in eval_envs:
-            memory = Memory(decision_transformer.empty(model, eval_env.num_envs, shape), jnp.zeros(eval_env.num_envs))
-            policy = acting(model, train.params)
-            found.append(control_runs.judge(config, policy, model.distribution, eval_env, train, memory))
-        returns = jnp.stack([each["eval/return"] for each in found])
-        scores = offline_data.normalized(returns, *jnp.moveaxis(state.loaded.references, 1, 0))
-        metrics |= {f"eval/task_{k}": scores[k] for k in range(len(scripts))}
-        metrics |= {"eval/return": jnp.mean(returns), "eval/normalized": jnp.mean(scores)}
+        train, metrics = fit_of(values)[1](state.train, state.tasks, count)
+        found = returns(train)
+        low, high = (jnp.broadcast_to(state.references[:, i, None], found.shape) for i in range(2))
+        scores = offline_data.normalized(found, low, high)
+        unseen = jnp.mean(scores[trained:], axis=0)
+        metrics |= {"eval/return": jnp.mean(found[:trained, -1]), "eval/normalized": jnp.mean(scores[:trained, -1])}
+        metrics |= {"eval/held_out": unseen[-1]} | {f"eval/episode_{e}": unseen[e] for e in range(prompt.rounds)}
         return state._replace(train=train), jax.tree.map(jnp.float32, metrics)
 
     return init, advance, lambda state: state.train.params

@@ -1,9 +1,10 @@
-"""In-context learning of several tasks: which one it is, is read from rewards of the episode so far.
+"""In-context learning of several tasks: which one it is, is read from episodes that were lived in it.
 
-    t2mir   mean over t of (tanh(mean) - a*_t)^2 + c_even even_loads + c_task task_contrast          (losses.experts)
+    t2mir   mean over t of (tanh(mean_t) - a*)^2 + c_even even_loads + c_task task_contrast          (losses.experts)
 
-a*_t is the task's best action where the window's behaviour, good or bad, was at t: a decision-pretrained transformer
-(arXiv 2306.14892), of which T2MIR-DPT is the form with experts. A batch is two windows of each of B/2 drawn tasks.
+a* is the task's best action at the query, a step drawn from the task's data; mean_t is what the model says of it after
+t steps of the prompt: a decision-pretrained transformer (arXiv 2306.14892), of which T2MIR-DPT is the form with
+experts. A prompt is whole episodes of the task, good or bad, the worst first. A batch has B/2 tasks, each twice.
 """
 
 from typing import NamedTuple
@@ -16,55 +17,82 @@ from rl_jax.control.offline import data as datasets
 from rl_jax.control.offline.recipe import Batch, Recipe
 from rl_jax.core.masked import Mean, masked_mean
 from rl_jax.losses import experts
+from rl_jax.models.agents.expert_transformer import Prompt
 
 
 class InContext(NamedTuple):
-    """What a fit reads of all tasks; or, sampled, a batch of it.
+    """What a fit reads of K tasks.
 
     Attributes:
-      data: OfflineData [K, N] of the tasks; sampled: windows [B, T], halves of the same tasks.
-      best: float32 [K, N, A], the tasks' best actions; sampled: [B, T, A].
-      mask: bool [K, N], all True; sampled: [B, T], False before an episode's first step.
-      task: int32 [K], their numbers; sampled: [B/2].
+      data: OfflineData [K, N].
+      best: float32 [K, N, A], the tasks' best actions.
     """
 
     data: datasets.OfflineData
     best: chex.Array
+
+
+class Prompted(NamedTuple):
+    """A batch; its halves are of the same tasks.
+
+    Attributes:
+      queries: float32 [B, *shape], observations.
+      best: float32 [B, A], the best action at each.
+      data: OfflineData [B, T], the prompts.
+      mask: bool [B, T]. False after an episode's end.
+      task: int32 [B/2], their numbers.
+    """
+
+    queries: chex.Array
+    best: chex.Array
+    data: datasets.OfflineData
     mask: chex.Array
     task: chex.Array
 
 
-def sample_pairs(tasks: InContext, key: chex.PRNGKey, size: int, *, context: int) -> InContext:
-    """Two windows, of size in all, of each of size/2 drawn tasks; they end at random steps.
+def sample_prompts(tasks: InContext, key: chex.PRNGKey, size: int, *, episodes: int, length: int) -> Prompted:
+    """A query and a prompt of each of `size` rows; rows i and size/2 + i are of the same task.
+
+    Tasks are drawn without replacement if there are enough of them; episodes are those of steps that are drawn.
+
+    Args:
+      tasks: of K tasks.
+      key: for the sampling.
+      size: B.
+      episodes: of a prompt, by their returns, the worst first.
+      length: the first steps of an episode that are read; T is episodes * length.
 
     Raises:
       ValueError: if the size is odd.
     """
     if size % 2:
-        raise ValueError(f"train.batch_size={size} must be even: two windows of each task")
-    task_key, end_key = jax.random.split(key)
-    task = jax.random.randint(task_key, (size // 2,), 0, len(tasks.task))
-    ends = jax.random.randint(end_key, (size,), 0, tasks.mask.shape[1])
-    row = jnp.concatenate([task, task])
+        raise ValueError(f"train.batch_size={size} must be even: two prompts of each task")
+    task_key, step_key, query_key = jax.random.split(key, 3)
+    count, steps = tasks.data.time.shape
+    half = size // 2
+    if half <= count:
+        task = jax.random.permutation(task_key, count)[:half]
+    else:
+        task = jax.random.randint(task_key, (half,), 0, count)
+    drawn = jax.random.randint(step_key, (size, episodes), 0, steps)
+    at = jax.random.randint(query_key, (size,), 0, steps)
 
-    def window(row: chex.Array, end: chex.Array):
-        own = jax.tree.map(lambda x: x[row], (tasks.data, tasks.best))
-        index = jnp.maximum(end + jnp.arange(1 - context, 1), 0)
-        found, mask = datasets.windows(own[0], end[None], context)
-        return jax.tree.map(lambda x: x[0], found), own[1][index], mask[0]
+    def row(task: chex.Array, drawn: chex.Array, at: chex.Array):
+        own, best = jax.tree.map(lambda x: x[task], (tasks.data, tasks.best))
+        first = drawn - own.time[drawn]
+        first = first[jnp.argsort(own.to_go[first])]
+        index = (first[:, None] + jnp.arange(length)[None]).reshape(-1)
+        within = jnp.minimum(index, steps - 1)
+        mask = (index < steps) & (own.episode[within] == jnp.repeat(own.episode[first], length))
+        return own.steps.observations[at], best[at], datasets.take(own, within), mask
 
-    return InContext(*jax.vmap(window)(row, ends), task)
-
-
-def rewards_before(rewards: chex.Array, mask: chex.Array) -> chex.Array:
-    """The reward of the step before, 0 for the first of a window or an episode: float [B, T], with bool [B, T]."""
-    chex.assert_equal_shape([rewards, mask])
-    first = jnp.zeros_like(rewards[:, :1])
-    return jnp.concatenate([first, jnp.where(mask, rewards, 0.0)[:, :-1]], axis=1)
+    return Prompted(*jax.vmap(row)(jnp.concatenate([task, task]), drawn, at), task)
 
 
-def t2mir(model, *, even_coef: float = 0.1, task_coef: float = 0.01, target_rate: float = 0.005) -> Recipe:
-    """T2MIR: cloning of the best actions in context, by token-wise and task-wise experts. Source: arXiv 2506.05426.
+def t2mir(model, *, even_coef: float = 0.01, task_coef: float = 0.01, target_rate: float = 0.005) -> Recipe:
+    """T2MIR-DPT: cloning of the best actions in context, by token-wise and task-wise experts.
+
+    Source: arXiv 2506.05426, NJU-RL/T2MIR, T2MIR-DPT/train.py.
 
     Args:
       model: models.agents.expert_transformer.ExpertTransformer.
@@ -77,15 +105,14 @@ def t2mir(model, *, even_coef: float = 0.1, task_coef: float = 0.01, target_rate
     """
 
     def loss(params, batch: Batch):
-        data, best, mask, task = batch.data
+        queries, best, data, mask, task = batch.data
         steps = data.steps
         if jnp.issubdtype(steps.actions.dtype, jnp.integer):
             raise ValueError("t2mir is for continuous actions")
-        before = rewards_before(steps.rewards, mask)
-        inputs = model.sequence(before, steps.observations, model.encode(steps.actions), data.time, mask)
-        routed = model.apply(params, inputs, batch.targets["gate"], batch.key)
-        each = jnp.mean(jnp.square(model.distribution.mode(routed.outputs) - best), axis=-1)
-        action = masked_mean(each, mask)
+        prompt = Prompt(steps.observations, model.encode(steps.actions), steps.rewards, mask)
+        routed = model.apply(params, queries, prompt, batch.targets["gate"], batch.key)
+        each = jnp.mean(jnp.square(model.distribution.mode(routed.outputs) - best[:, None]), axis=-1)
+        action = masked_mean(each, jnp.concatenate([jnp.ones_like(mask[:, :1]), mask], axis=1))
         contrast = experts.task_contrast(routed.queries, routed.keys, params["contrast"]["kernel"], task)
         added = even_coef * routed.uneven + task_coef * jnp.mean(contrast)
         one = jnp.float32(1.0)

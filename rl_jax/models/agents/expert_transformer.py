@@ -1,12 +1,13 @@
-"""A transformer over rewards, observations and actions whose last block has two mixtures of experts side by side.
+"""A transformer over a query and episodes of a task, whose last block has two mixtures of experts side by side.
 
-    tokens   r_0 s_1 a_1 r_1 s_2 a_2 ..., each embedded, plus an embedding of its step's time; r_0 = 0
+    tokens   q, s_1 a_1 r_1, s_2 a_2 r_2, ...   each embedded, plus an embedding of the step's number, 0 of the query q
     last     x + [token-wise experts(x), task-wise experts(x)], each of half the width
-    heads    a_t from the token of s_t
+    heads    the action of q, from the token of q and from that of each s_t: what has been seen up to there
 
 The token-wise gate is noisy while learning, so that experts can be shared out over the kinds of tokens; the task-wise
-gate is told to say the same of episodes of the same task (losses.experts). Source: arXiv 2506.05426 (T2MIR), its code.
-Here gates are one matrix, not two with a tanh between, and experts have no biases and no dropout.
+gate is told to say the same of contexts of the same task (losses.experts). Source: arXiv 2506.05426 (T2MIR), the model
+of NJU-RL/T2MIR, T2MIR-DPT: gates are tanh layers of E units, the query comes first, a step's own action and reward are
+not read by its token. Here time is encoded by sines, and experts have no biases and no dropout.
 """
 
 import math
@@ -16,20 +17,38 @@ from typing import NamedTuple
 import chex
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from rl_jax.core.types import Params
 from rl_jax.losses import experts
-from rl_jax.models.agents.decision_transformer import PERIODS, Sequence, attend, embedded, norm
+from rl_jax.models.agents.decision_transformer import PERIODS, attend, norm
 from rl_jax.models.agents.distributions import Distribution
+
+
+class Prompt(NamedTuple):
+    """What was seen of B tasks: T steps each, of one episode or several, one after the other.
+
+    Attributes:
+      observations: float32 [B, T, *shape].
+      actions: float32 [B, T, A], encoded.
+      rewards: float32 [B, T].
+      mask: bool [B, T]. Steps that are False are not seen.
+    """
+
+    observations: chex.Array
+    actions: chex.Array
+    rewards: chex.Array
+    mask: chex.Array
 
 
 class Routed(NamedTuple):
     """What a forward says.
 
     Attributes:
-      outputs: float32 [B, K, distribution.num_outputs].
+      outputs: float32 [B, 1 + T, distribution.num_outputs] for the query; the first reads nothing else, those of
+        step t the steps before it and its observation.
       uneven: float32 [], losses.experts.even_loads of the token-wise experts.
-      queries: float32 [B, E], mean over the real tokens of the task-wise gate's probabilities.
+      queries: float32 [B, E], mean over the real tokens of the task-wise gate's logits, or probabilities.
       keys: float32 [B, E], those of the slow gate.
     """
 
@@ -44,13 +63,10 @@ class ExpertTransformer(NamedTuple):
 
     Attributes:
       init: (key) -> params.
-      apply: (params, Sequence, slow gate, key or None) -> Routed; None: gates without noise. Sequence.to_go is the
-        reward of the step before.
+      apply: (params, queries float32 [B, *shape], Prompt, slow gate, key or None) -> Routed; None: gates without noise.
       distribution: of the actions.
       encode: actions -> float32 [..., A].
       size: A.
-      context: K.
-      sequence: makes a Sequence of its fields.
     """
 
     init: Callable
@@ -58,8 +74,6 @@ class ExpertTransformer(NamedTuple):
     distribution: Distribution
     encode: Callable
     size: int
-    context: int
-    sequence: Callable = Sequence
 
 
 def make_expert_transformer(
@@ -71,11 +85,12 @@ def make_expert_transformer(
     width: int = 64,
     layers: int = 2,
     heads: int = 2,
-    context: int = 20,
     token_experts: int = 6,
-    task_experts: int = 12,
+    task_experts: int = 8,
     chosen: int = 2,
     noise: float = 0.01,
+    pooled: bool = True,
+    contrast_probs: bool = False,
 ) -> ExpertTransformer:
     """An ExpertTransformer.
 
@@ -84,14 +99,16 @@ def make_expert_transformer(
       distribution: of the actions.
       encode: actions -> float32 [..., size].
       size: A.
-      width: of the residual stream; an expert's hidden layer is as wide.
-      layers: blocks; only the last has experts.
-      heads: of the attention.
-      context: K.
+      width: of the residual stream; an expert's hidden layer is as wide. 128 published, and 256.
+      layers: blocks; only the last has experts. 3 published.
+      heads: of the attention; 8 published.
       token_experts: 6 published.
-      task_experts: 12 published.
+      task_experts: 8 published, 12 for one task.
       chosen: experts of a token in each mixture, 2 published.
       noise: smallest deviation of the token-wise gate's noise.
+      pooled: the task-wise gate reads the mean token of a row, and all tokens of the row take the same experts, as in
+        PointRobot and Meta-World; False: it reads each token, as in the others.
+      contrast_probs: the contrast compares probabilities, as some of T2MIR-AD's; False: logits, as all of T2MIR-DPT's.
 
     Raises:
       ValueError: if heads does not divide width, the width is odd, or the chosen are not fewer than the experts.
@@ -101,71 +118,125 @@ def make_expert_transformer(
     if not 1 <= chosen < min(token_experts, task_experts):
         raise ValueError(f"experts.chosen={chosen} must be from 1 to below {min(token_experts, task_experts)} experts")
     flat = math.prod(observation_shape)
-    shapes = {"reward": (1, width), "observation": (flat, width), "action": (size, width), "kind": (3, width)}
+    shapes = {"observation": (flat, width), "action": (size, width), "reward": (1, width), "kind": (4, width)}
     shapes |= {"time": (2 * len(PERIODS), width), "head": (width, distribution.num_outputs)}
     for i in range(layers):
         shapes |= {f"qkv_{i}": (width, 3 * width), f"out_{i}": (width, width)}
         if i < layers - 1:
             shapes |= {f"up_{i}": (width, 4 * width), f"down_{i}": (4 * width, width)}
-    shapes |= {"token_gate": (width, token_experts)}
     for name, count in (("token", token_experts), ("task", task_experts)):
         shapes |= {f"{name}_up": (count, width, width), f"{name}_down": (count, width, width // 2)}
 
     def init(key: chex.PRNGKey) -> Params:
-        keys = jax.random.split(key, len(shapes) + 2)
-        own = {
-            name: jax.random.uniform(k, shape, minval=-1.0, maxval=1.0) * shape[-2] ** -0.5
-            for k, (name, shape) in zip(keys[2:], shapes.items(), strict=True)
-        }
-        own["token_noise"] = jnp.zeros((width, token_experts))
-        gate = jax.random.uniform(keys[0], (width, task_experts), minval=-1.0, maxval=1.0) * width**-0.5
+        own_key, token_key, task_key, contrast_key = jax.random.split(key, 4)
+        own = _uniform(own_key, shapes) | {"token_noise": jnp.zeros((width, token_experts))}
+        own["token_gate"] = _uniform(token_key, _gate_shapes(width, token_experts))
         return {
             "sequence": own,
-            "gate": {"kernel": gate},
-            "contrast": {"kernel": jax.random.normal(keys[1], (task_experts, task_experts))},
+            "gate": _uniform(task_key, _gate_shapes(width, task_experts)),
+            "contrast": {"kernel": jax.random.normal(contrast_key, (task_experts, task_experts))},
         }
 
-    def apply(params: Params, steps: Sequence, slow: Params, key: chex.PRNGKey | None = None) -> Routed:
-        own, (rows, length) = params["sequence"], steps.mask.shape
-        x, seen, visible = embedded(own, own["reward"], steps)
+    def apply(params: Params, queries: chex.Array, prompt: Prompt, slow: Params, key: chex.PRNGKey | None = None):
+        own, (rows, length) = params["sequence"], prompt.mask.shape
+        x, seen = _tokens(own, queries, prompt)
+        # A token sees itself, so that a masked one has something to attend to.
+        causal, itself = np.tril(np.ones((x.shape[1],) * 2, bool)), np.eye(x.shape[1], dtype=bool)
+        visible = (causal[None] & seen[:, None, :]) | itself[None]
         for i in range(layers):
             x = x + attend(norm(x) @ own[f"qkv_{i}"], visible, heads) @ own[f"out_{i}"]
             if i < layers - 1:
                 x = x + jax.nn.gelu(norm(x) @ own[f"up_{i}"]) @ own[f"down_{i}"]
-        joined, *said = _joined(params, norm(x), seen, slow, key, chosen=chosen, noise=noise)
-        x = norm(x + joined).reshape(rows, length, 3, width)
-        return Routed(x[:, :, 1] @ own["head"], *said)
+        normed = norm(x)
+        by_token, uneven = _by_token(own, normed, seen, key, chosen=chosen, noise=noise)
+        by_task, said, slowly = _by_task(params, normed, seen, slow, chosen, pooled=pooled, probs=contrast_probs)
+        x = norm(x + jnp.concatenate([by_token, by_task], axis=2))
+        states = x[:, 1:].reshape(rows, length, 3, width)[:, :, 0]
+        return Routed(jnp.concatenate([x[:, :1], states], axis=1) @ own["head"], uneven, said, slowly)
 
-    return ExpertTransformer(init, apply, distribution, encode, size, context)
+    return ExpertTransformer(init, apply, distribution, encode, size)
+
+
+def newest(outputs: chex.Array, mask: chex.Array) -> chex.Array:
+    """What Routed.outputs, [B, 1 + T, ...], say at the last real step, or the query if there is none: [B, ...].
+
+    mask: bool [B, T], of the Prompt.
+    """
+    chex.assert_shape(mask, (len(outputs), outputs.shape[1] - 1))
+    last = jnp.max(jnp.where(mask, jnp.arange(1, outputs.shape[1])[None], 0), axis=1)
+    return jax.vmap(lambda row, at: row[at])(outputs, last)
+
+
+def _gate_shapes(width: int, count: int) -> dict[str, tuple[int, int]]:
+    return {"up": (width, count), "down": (count, count)}
+
+
+def _uniform(key: chex.PRNGKey, shapes: dict[str, tuple[int, ...]]) -> dict[str, chex.Array]:
+    """Uniform in +- 1 / sqrt(inputs)."""
+    keys = jax.random.split(key, len(shapes))
+    return {
+        name: jax.random.uniform(k, shape, minval=-1.0, maxval=1.0) * shape[-2] ** -0.5
+        for k, (name, shape) in zip(keys, shapes.items(), strict=True)
+    }
+
+
+def _tokens(own: Params, queries: chex.Array, prompt: Prompt) -> tuple[chex.Array, chex.Array]:
+    """(tokens [B, 1 + 3 T, width], bool [B, 1 + 3 T], the real ones)."""
+    chex.assert_rank(prompt.mask, 2)
+    (rows, length), width = prompt.mask.shape, own["kind"].shape[1]
+    number = jnp.cumsum(prompt.mask, axis=1, dtype=jnp.int32)  # of the step; 0 is the query
+    number = jnp.concatenate([jnp.zeros((rows, 1), jnp.int32), number], axis=1)
+    phase = number[:, :, None] * (2.0 * np.pi / PERIODS)[None, None, :]
+    time = jnp.concatenate([jnp.sin(phase), jnp.cos(phase)], axis=-1) @ own["time"]
+    first = queries.reshape(rows, 1, -1).astype(jnp.float32) @ own["observation"] + own["kind"][None, None, 3]
+    kinds = [
+        prompt.observations.reshape(rows, length, -1).astype(jnp.float32) @ own["observation"],
+        prompt.actions @ own["action"],
+        prompt.rewards[:, :, None] @ own["reward"],
+    ]
+    kinds = [x + time[:, 1:] + own["kind"][None, None, i] for i, x in enumerate(kinds)]
+    steps = jnp.stack(kinds, axis=2).reshape(rows, 3 * length, width)
+    seen = jnp.concatenate([jnp.ones((rows, 1), bool), jnp.repeat(prompt.mask, 3, axis=1)], axis=1)
+    return jnp.concatenate([first + time[:, :1], steps], axis=1), seen
+
+
+def _gate(gate: Params, x: chex.Array) -> chex.Array:
+    return jnp.tanh(x @ gate["up"]) @ gate["down"]
 
 
 def _mixed(x: chex.Array, scores: chex.Array, up: chex.Array, down: chex.Array) -> chex.Array:
     """sum_e s_e down_e(gelu(up_e x)): every expert reads every token, few and small as they are."""
-    hidden = jax.nn.gelu(jnp.einsum("nd,edh->neh", x, up))
-    return jnp.einsum("ne,neh,eho->no", scores, hidden, down)
+    hidden = jax.nn.gelu(jnp.einsum("btd,edh->bteh", x, up))
+    return jnp.einsum("bte,bteh,eho->bto", scores, hidden, down)
 
 
-def _joined(params: Params, x: chex.Array, seen: chex.Array, slow: Params, key: chex.PRNGKey | None, *, chosen, noise):
-    """(the two mixtures of tokens [B, T, width], unevenness, queries, keys)."""
-    own, (rows, length, width) = params["sequence"], x.shape
-    x, real = x.reshape(rows * length, width), seen.reshape(-1)
-    clean = noisy = x @ own["token_gate"]
-    std = jax.nn.softplus(x @ own["token_noise"]) + noise
+def _by_token(own: Params, x: chex.Array, seen: chex.Array, key: chex.PRNGKey | None, *, chosen: int, noise: float):
+    """(what the token-wise experts add, [B, T, width / 2]; their unevenness)."""
+    rows, length, width = x.shape
+    flat = x.reshape(rows * length, width)
+    clean = noisy = _gate(own["token_gate"], flat)
+    std = jax.nn.softplus(flat @ own["token_noise"]) + noise
     if key is not None:
         noisy = clean + std * jax.random.normal(key, std.shape)
     scores = experts.top_scores(noisy, chosen)
-    uneven = experts.even_loads(scores, experts.noisy_load(clean, noisy, std, chosen), real)
-    logits = x @ params["gate"]["kernel"]
-    told = experts.top_scores(logits, chosen)
+    uneven = experts.even_loads(scores, experts.noisy_load(clean, noisy, std, chosen), seen.reshape(-1))
+    return _mixed(x, scores.reshape(rows, length, -1), own["token_up"], own["token_down"]), uneven
+
+
+def _by_task(params: Params, x: chex.Array, seen: chex.Array, slow: Params, chosen: int, *, pooled: bool, probs: bool):
+    """(what the task-wise experts add, [B, T, width / 2]; what their gate says of each row, [B, E]; the slow gate)."""
+    own, (rows, length) = params["sequence"], x.shape[:2]
+
+    def mean(x: chex.Array) -> chex.Array:
+        kept = jnp.where(seen[:, :, None], x, 0.0)
+        return jnp.sum(kept, axis=1) / jnp.sum(seen, axis=1)[:, None]
 
     def said(logits: chex.Array) -> chex.Array:
-        probs = jax.nn.softmax(logits, axis=1).reshape(rows, length, -1)
-        kept = jnp.where(seen[:, :, None], probs, 0.0)
-        return jnp.sum(kept, axis=1) / jnp.maximum(jnp.sum(seen, axis=1), 1)[:, None]
+        told = jax.nn.softmax(logits, axis=-1) if probs else logits
+        return told if pooled else mean(told)
 
-    both = [
-        _mixed(x, scores, own["token_up"], own["token_down"]),
-        _mixed(x, told, own["task_up"], own["task_down"]),
-    ]
-    joined = jnp.concatenate(both, axis=1).reshape(rows, length, width)
-    return joined, uneven, said(logits), said(jax.lax.stop_gradient(x) @ slow["kernel"])
+    read = mean(x) if pooled else x
+    logits, slowly = _gate(params["gate"], read), _gate(slow, jax.lax.stop_gradient(read))
+    scores = experts.top_scores(logits.reshape(-1, logits.shape[-1]), chosen)
+    scores = jnp.broadcast_to(scores.reshape(rows, -1, logits.shape[-1]), (rows, length, logits.shape[-1]))
+    return _mixed(x, scores, own["task_up"], own["task_down"]), said(logits), said(slowly)
