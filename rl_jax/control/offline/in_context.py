@@ -17,7 +17,6 @@ from rl_jax.control.offline import data as datasets
 from rl_jax.control.offline.recipe import Batch, Recipe
 from rl_jax.core.masked import Mean, masked_mean
 from rl_jax.losses import experts
-from rl_jax.models.agents.expert_transformer import Prompt
 
 
 class InContext(NamedTuple):
@@ -109,7 +108,7 @@ def t2mir(model, *, even_coef: float = 0.01, task_coef: float = 0.01, target_rat
         steps = data.steps
         if jnp.issubdtype(steps.actions.dtype, jnp.integer):
             raise ValueError("t2mir is for continuous actions")
-        prompt = Prompt(steps.observations, model.encode(steps.actions), steps.rewards, mask)
+        prompt = model.prompt(steps.observations, model.encode(steps.actions), steps.rewards, mask)
         routed = model.apply(params, queries, prompt, batch.targets["gate"], batch.key)
         each = jnp.mean(jnp.square(model.distribution.mode(routed.outputs) - best[:, None]), axis=-1)
         action = masked_mean(each, jnp.concatenate([jnp.ones_like(mask[:, :1]), mask], axis=1))

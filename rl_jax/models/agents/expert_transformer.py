@@ -67,6 +67,7 @@ class ExpertTransformer(NamedTuple):
       distribution: of the actions.
       encode: actions -> float32 [..., A].
       size: A.
+      prompt: Prompt, for those that may not import it: rows that `apply` reads.
     """
 
     init: Callable
@@ -74,6 +75,7 @@ class ExpertTransformer(NamedTuple):
     distribution: Distribution
     encode: Callable
     size: int
+    prompt: Callable = Prompt
 
 
 def make_expert_transformer(
