@@ -37,7 +37,15 @@ from experiments.parts.flags import main as start
 from experiments.parts.setup import Setup
 from experiments.parts.training import make_step
 from experiments.plan import chips, flops, hlo, placing, programs, stored
-from experiments.plan.runs import UPDATES, make_planned, model_flops, programs_of, sampled_prompts, step_rows, update_rows
+from experiments.plan.runs import (
+    UPDATES,
+    make_planned,
+    model_flops,
+    programs_of,
+    sampled_prompts,
+    step_rows,
+    update_rows,
+)
 from rl_jax.core.axis_table import RULES
 from rl_jax.runs.logging import write_atomically
 from rl_jax.training import sharding

@@ -93,7 +93,7 @@ class Call(NamedTuple):
 
 
 class Seat(NamedTuple):
-    """Devices and mesh of a call: start .. start + count - 1, `tensor` x `context` of them per copy or shard of rows."""
+    """Devices and mesh of a call: start .. start + count - 1, `tensor` x `context` of them per shard of rows."""
 
     start: int
     count: int
