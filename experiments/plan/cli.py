@@ -14,6 +14,7 @@ it the synchronous communication, which the compiler lets overlap with nothing.
 """
 
 import importlib.metadata
+import itertools
 import json
 import math
 import os
@@ -36,7 +37,16 @@ from experiments.parts.flags import main as start
 from experiments.parts.setup import Setup
 from experiments.parts.training import make_step
 from experiments.plan import chips, flops, hlo, placing, programs, stored
-from experiments.plan.runs import UPDATES, make_planned, model_flops, programs_of, sampled_prompts, step_rows
+from experiments.plan.runs import (
+    UPDATES,
+    make_planned,
+    model_flops,
+    programs_of,
+    sampled_prompts,
+    step_rows,
+    update_rows,
+)
+from rl_jax.core.axis_table import RULES
 from rl_jax.runs.logging import write_atomically
 from rl_jax.training import sharding
 
@@ -45,7 +55,7 @@ flags.DEFINE_bool("sweep", False, "plan the train step for every sensible mesh o
 flags.DEFINE_bool("largest", False, "plan the train step with the largest micro-batch that fits")
 flags.DEFINE_bool("placement", False, "estimate which devices should sample, score and train; compiles nothing")
 flags.DEFINE_string("lengths", None, "with --placement: a JSON list of completion lengths, or a run's folder")
-flags.DEFINE_list("programs", None, "programs to plan: train, score, decode, critic; without it, those of the run")
+flags.DEFINE_list("programs", None, "to plan: train, score, decode, critic, sft; without it, those of the run")
 flags.DEFINE_float("effort", 0.0, "XLA's exec_time_optimization_effort: 0 as in a run, -1 for a quick plan", -1.0, 1.0)
 flags.DEFINE_string("save", None, "write the plan to this file, as JSON")
 flags.DEFINE_string("table", None, "only write a README.md of the plans stored in this folder")
@@ -247,6 +257,7 @@ def plan(
         "model": config.model.path or config.name,
         "topology": topology,
         "mesh": config.mesh,
+        "attention": config.model.attention,
         "chip_bytes": chip.bytes,
         "parameters": sum(x.size for x in jax.tree.leaves(setup.param_shapes)),
         "parameter_bytes": tree_bytes(setup.param_shapes, setup.param_shardings),
@@ -266,10 +277,11 @@ def plan(
         else:
             figures = compile_one(make_planned(name, setup), mesh, effort)
         if "refused" not in figures:
-            count = result["micro_batches"] if name == "train" else None
+            count = config[name].micro_batches if name in UPDATES else None
+            count = result["micro_batches"] if name == "train" else count
             planned, counted = [make_planned(name, x, count) for x in (setup, plain)]
             total = flops.count(counted.jaxpr(mesh), while_turns=counted.while_turns)
-            useful = model_flops(name, plain, result["rows"]) if name in UPDATES else total
+            useful = model_flops(name, plain, update_rows(name, config)) if name in UPDATES else total
             sent, synchronous = (sum(figures[kind].values()) for kind in ("sent_bytes", "synchronous_bytes"))
             moved = moved_bytes(name, setup, planned, count or 1)
             figures |= roofline(sent, total, useful, moved, mesh, chip, synchronous=synchronous)
@@ -284,7 +296,7 @@ def report(result: dict[str, Any]) -> str:
     prompt, completion = result["tokens"]
     lines = [
         f"{result['model']}: {result['parameters'] / 1e9:.2f}B parameters on {result['topology']}, "
-        f"mesh {result['mesh']}",
+        f"mesh {result['mesh']}" + ", ring attention" * (result.get("attention") == "ring"),
         f"rows of {prompt} + {completion} tokens; a train step has {result['rows']}, "
         f"in {result['micro_batches']} micro-batches",
         f"parameters {result['parameter_bytes'] / GIB:.2f} GiB per chip, which has {result['chip_bytes'] / GIB:.0f}; "
@@ -325,26 +337,56 @@ def meshes(topology: str, model) -> list[str]:
     return result
 
 
+def ring_meshes(topology: str, length: int) -> list[str]:
+    """Meshes that split the tokens of a row, for ring attention; the smallest context axis first."""
+    count = len(described_devices(topology))
+    contexts = [c for c in (2, 4, 8, 16, 32, 64) if count % c == 0 and length % c == 0]
+    return [f"fsdp:{count // c},context:{c}" for c in contexts]
+
+
 def rank(config, topology: str) -> list[dict[str, Any]]:
     """A train step's plan for each mesh, at the compiler's lowest effort.
 
+    Where no mesh fits, rows are too long for a chip: then those of ring_meshes are tried with ring attention, up to the
+    first that fits.
+
     Sorted: first the meshes that fit, fastest first; then those that compile but need more memory than the chip has;
     last those that the compiler refuses.
+
+    Raises:
+      ValueError: if the rows of a micro-batch divide over the devices of no mesh.
     """
-    plans = []
-    for mesh in meshes(topology, programs.model_config(config)):
+    plans, rows = [], step_rows(config)[1] // config.train.micro_batches
+    length = max(config.rollout.prompt_buckets) + config.rollout.completion_length
+    plain = [(mesh, config.model.attention) for mesh in meshes(topology, programs.model_config(config))]
+    ringed = ((mesh, "ring") for _ in range(1) for mesh in ring_meshes(topology, length))  # described when needed
+    for mesh, attention in itertools.chain(plain, ringed):
+        if attention == "ring" and plans and fits(min(plans, key=order)):
+            break
+        sizes = sharding.parse_mesh(mesh)
+        shards = math.prod(sizes.get(axis, 1) for axis in RULES["rows"])
+        if rows % shards:
+            print(f"{mesh:32} a micro-batch of {rows} rows does not divide over {shards} devices", flush=True)
+            continue
         with config.unlocked():
-            config.mesh = mesh
+            config.mesh, config.model.attention = mesh, attention
         plans.append(plan(config, topology, ["train"], effort=LEAST_EFFORT))
         one = plans[-1]["programs"]["train"]
         said = one.get("refused") or f"{one['step_s']:.3g} s, peak {one['peak_bytes'] / GIB:.2f} GiB"
         print(f"{mesh:32} {said}", flush=True)
-
-    def order(result: dict[str, Any]) -> tuple[bool, float]:
-        one = result["programs"]["train"]
-        return one.get("peak_bytes", math.inf) > result["chip_bytes"], one.get("step_s", math.inf)
-
+    if not plans:
+        raise ValueError(f"micro-batches of {rows} rows divide over the devices of no mesh: take fewer micro_batches")
     return sorted(plans, key=order)
+
+
+def fits(result: dict[str, Any]) -> bool:
+    """Whether a plan's train step fits into the chip."""
+    return result["programs"]["train"].get("peak_bytes", math.inf) <= result["chip_bytes"]
+
+
+def order(result: dict[str, Any]) -> tuple[bool, float]:
+    """Sorts plans by whether the train step fits, then by its time."""
+    return not fits(result), result["programs"]["train"].get("step_s", math.inf)
 
 
 def command() -> str:

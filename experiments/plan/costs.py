@@ -4,6 +4,12 @@
     score      max(2 N tokens / peak, gathered weights / links)
     train      max((6 or 8) N tokens / peak, 3 gathers per micro-batch / links) + optimizer state / bandwidth
 
+With rows split over a context axis (ring attention, rl_jax.models.transformer.ring) a device also passes on, per layer,
+
+    tokens of its rows x (4 kv_width + 16) bytes per forward, and 8 kv_width more per backward
+
+(keys and values in bfloat16, four int32 ids, and float32 gradients): added to the time, as if nothing overlapped.
+
 N are parameters. At decode step s the rows are live that are longer than s: the histogram of lengths decides how long
 weights are read for how few rows. Times are divided by `EFFICIENCY`, which moves all of them alike: a plan's choice
 depends on their ratios only. experiments.plan without --placement compiles the programs instead.
@@ -64,6 +70,11 @@ class Work(NamedTuple):
         """Expected tokens of all rows, prompts included."""
         return self.rows * (self.prompt + float(np.mean(self.lengths)))
 
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest row."""
+        return self.prompt + int(np.max(self.lengths))
+
 
 class Call(NamedTuple):
     """A call of a model in a step.
@@ -82,16 +93,17 @@ class Call(NamedTuple):
 
 
 class Seat(NamedTuple):
-    """Devices and mesh of a call: devices start .. start + count - 1, `tensor` of them per copy or shard of rows."""
+    """Devices and mesh of a call: start .. start + count - 1, `tensor` x `context` of them per shard of rows."""
 
     start: int
     count: int
     tensor: int
+    context: int = 1
 
     @property
     def replicas(self) -> int:
         """Parts that the rows are split into."""
-        return self.count // self.tensor
+        return self.count // (self.tensor * self.context)
 
     def overlaps(self, other: "Seat") -> bool:
         """Whether they have a device in common."""
@@ -158,6 +170,26 @@ def _gather_s(model: Model, seat: Seat, chip: Chip) -> float:
     return share * WEIGHT_BYTES * model.params / seat.tensor / chip.links
 
 
+def ring_bytes(model: Model, seat: Seat, tokens: float, *, backward: bool = False) -> float:
+    """Bytes that a device passes on over the context axis in one pass over all layers: keys, values and their ids.
+
+    Args:
+      model: whose layers.
+      seat: its mesh.
+      tokens: of the rows of one replica.
+      backward: whether the float32 gradients of keys and values travel too.
+    """
+    if seat.context == 1:
+        return 0.0
+    values = 2 * model.kv_width / seat.tensor  # per token and layer
+    return model.layers * tokens * (values * (WEIGHT_BYTES + 4 * backward) + 4 * 4)
+
+
+def _at_once(seat: Seat, work: Work) -> float:
+    """Tokens of a micro-batch on one device: a replica has one row at least."""
+    return max(work.tokens / work.micro_batches / seat.replicas, work.longest) / seat.context
+
+
 def _forward(model: Model, seat: Seat, work: Work, chip: Chip, passes: int, gathers: int) -> float:
     computed = passes * model.params * work.tokens / seat.count / chip.flops
     tokens = work.tokens / seat.replicas
@@ -170,17 +202,26 @@ def _layer(model: Model, seat: Seat) -> float:
     return 2 * WEIGHT_BYTES * model.params / model.layers / seat.tensor
 
 
+def _shards(seat: Seat) -> int:
+    """Parts that the parameters are split into: the devices of a context axis hold the same."""
+    return seat.count // seat.context
+
+
 def _score(model: Model, seat: Seat, work: Work, chip: Chip) -> Cost:
     seconds = _forward(model, seat, work, chip, passes=2, gathers=1)
-    hidden = 4 * WEIGHT_BYTES * model.width * work.tokens / work.micro_batches / seat.replicas
-    return Cost(seconds, WEIGHT_BYTES * model.params / seat.count, _layer(model, seat) + hidden)
+    seconds += ring_bytes(model, seat, work.tokens / seat.replicas) / chip.links
+    hidden = 4 * WEIGHT_BYTES * model.width * _at_once(seat, work)
+    return Cost(seconds, WEIGHT_BYTES * model.params / _shards(seat), _layer(model, seat) + hidden)
 
 
 def _train(model: Model, seat: Seat, work: Work, chip: Chip) -> Cost:
-    held = TRAINED_BYTES * model.params / seat.count
+    held = TRAINED_BYTES * model.params / _shards(seat)
     passes, gathers = (8, 4) if model.remat else (6, 3)
     seconds = _forward(model, seat, work, chip, passes, 0) + 2 * held / chip.bandwidth
     seconds = max(seconds, gathers * work.micro_batches * _gather_s(model, seat, chip) / EFFICIENCY)
     layers = model.layers if model.remat else 16 * model.layers  # what is kept per token, in hidden states
-    kept = layers * WEIGHT_BYTES * model.width * work.tokens / work.micro_batches / seat.replicas
+    kept = layers * WEIGHT_BYTES * model.width * _at_once(seat, work)
+    tokens, forwards = work.tokens / seat.replicas, 2 if model.remat else 1
+    passed = forwards * ring_bytes(model, seat, tokens) + ring_bytes(model, seat, tokens, backward=True)
+    seconds += passed / chip.links
     return Cost(seconds, held, _layer(model, seat) + kept)

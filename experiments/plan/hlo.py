@@ -139,6 +139,8 @@ def _add(
     channel = re.search(r"channel_id=(\d+)", line)
     sizes = [_num_bytes(*shape) for shape in _SHAPE.findall(shapes)]
     size = max(sizes, default=0) if start and kind != "all-reduce" else sum(sizes)
+    if start and kind == "collective-permute":  # (what is sent, what comes, two counters), of several arrays
+        size = sum(size for size in sizes if size > 4) / 2
     groups = device_groups(line, math.prod(mesh.values()))
     members = len(groups[0]) if groups else 1
     if members == 1:  # a device alone sends nothing

@@ -77,6 +77,9 @@ def problem(calls: Sequence[Call], models: Sequence[Model], work: Work, devices:
 def seats(task: Problem, call: Call, ranges: Sequence[tuple[int, int]] | None = None) -> list[Seat]:
     """The seats on which a call fits into memory by itself.
 
+    Where a forward over whole rows fits on none of a range's meshes, its rows are too long for a device, or too few for
+    all: then a context axis splits them (ring attention), over as few devices as it takes.
+
     Args:
       task: the problem.
       call: whose seats.
@@ -85,12 +88,18 @@ def seats(task: Problem, call: Call, ranges: Sequence[tuple[int, int]] | None = 
     if ranges is None:
         sizes = [1 << k for k in range(task.devices.bit_length())]
         ranges = [(start, size) for size in sizes for start in range(0, task.devices, size)]
-    heads, found = task.models[call.model].kv_heads, []
+    heads, limit, found = task.models[call.model].kv_heads, RESERVE * task.chip.bytes, []
     for start, size in ranges:
         tensors = [t for t in (1, 2, 4, 8) if size % t == 0 and heads % t == 0]
-        found += [Seat(start, size, t) for t in tensors if size // t <= task.work.rows]
-    limit = RESERVE * task.chip.bytes
-    return [s for s in found if (one := task.cost(call, s)).held + one.used <= limit]
+        contexts = [1] if call.kind == "generate" else [1 << k for k in range(size.bit_length())]
+        for context in (c for c in contexts if task.work.longest % c == 0):
+            here = [Seat(start, size, t, context) for t in tensors if size % (t * context) == 0]
+            here = [seat for seat in here if seat.replicas <= task.work.rows]
+            fitting = [seat for seat in here if (one := task.cost(call, seat)).held + one.used <= limit]
+            found += fitting
+            if fitting:
+                break
+    return found
 
 
 # --- What a plan costs -----------------------------------------------------------------------------------------------

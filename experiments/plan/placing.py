@@ -57,12 +57,16 @@ def describe(task: Problem, title: str, plan: Plan, seconds: float, note: str) -
     lines = [f"{title}: {seconds:.3g} s per step; devices work {loads.mean() / seconds:.0%} of it ({note})"]
     for call in task.calls:
         seat, one = plan[call.name], task.cost(call, plan[call.name])
-        mesh = f"{'data' if call.kind == 'generate' else 'fsdp'}:{seat.replicas},tensor:{seat.tensor}"
+        mesh = f"{'data' if call.kind == 'generate' else 'fsdp'}:{seat.replicas}"
+        mesh += f",context:{seat.context}" * (seat.context > 1) + f",tensor:{seat.tensor}"
         last = seat.start + seat.count - 1
         way = f" + {way:.2g} s for the weights" if (way := placement.moved(task, plan, call)) else ""
         held = (one.held + one.used) / 2**30
         where = f"  {call.name:16} devices {seat.start:>3}-{last:<3} {mesh:18}"
         lines.append(f"{where} {one.seconds:8.3g} s{way}, {held:.1f} GiB")
+    if any(seat.context > 1 for seat in plan.values()):
+        why = f"rows of {task.work.longest} tokens are too long for a chip, or too few"
+        lines.append(f"  {why}: --config.model.attention=ring")
     return lines
 
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from experiments.parts import actor_critic, critics, hub, policy, schedules
+from experiments.parts import actor_critic, critics, hub, policy, schedules, warm_start
 from experiments.parts.setup import POLICIES, Setup, sampling_of, with_adapters
 from experiments.parts.training import make_step, trained_model, with_merged_adapters
 from rl_jax import ppo, tasks
@@ -96,6 +96,28 @@ def train(setup: Setup, rows: int, micro_batches: int | None = None) -> Planned:
     return update("train", setup, step, optimizer, setup.param_shapes, _policy_batch(setup, rows))
 
 
+def sft(setup: Setup, rows: int, micro_batches: int | None = None) -> Planned:
+    """The train step of config.sft on `rows` padded rows: a run of experiments.sft, or another run's warm start.
+
+    Args:
+      setup: of the run.
+      rows: of a step.
+      micro_batches: overrides the config's.
+
+    Raises:
+      ValueError: if the loss draws tokens (config.sft.loss), whose rows have seeds too.
+    """
+    config = setup.config
+    settings = config.sft.copy_and_resolve_references()
+    if settings.loss.fn:
+        raise ValueError(f"sft.loss.fn={settings.loss.fn!r}: the SFT that is planned has the loss of rl_jax.sft only")
+    if micro_batches:
+        settings.update(micro_batches=micro_batches)
+    optimizer, step = make_step(setup, settings, warm_start.make_loss(setup))
+    mask = jax.ShapeDtypeStruct((rows, config.rollout.completion_length), jnp.bool_)
+    return update("sft", setup, step, optimizer, setup.param_shapes, (_token_batch(config, rows), mask))
+
+
 def critic(setup: Setup, rows: int, micro_batches: int | None = None) -> Planned:
     """The train step of PPO's critic on a minibatch of `rows` rows. micro_batches: overrides the config's.
 
@@ -170,7 +192,7 @@ def update(name: str, setup: Setup, step: Callable, optimizer: Any, params: Any,
         "out_shardings": (shardings, sharding.replicated(setup.mesh)),
     }
     arguments = (_placed(state, shardings), on_rows(setup, batch))
-    return Planned(name, step, arguments, keywords, head_slices(setup.config) if name == "train" else 0)
+    return Planned(name, step, arguments, keywords, head_slices(setup.config) if name in ("train", "sft") else 0)
 
 
 def score(setup: Setup, rows: int, micro_batches: int | None = None) -> Planned:

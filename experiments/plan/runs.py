@@ -6,7 +6,7 @@ from typing import NamedTuple
 from experiments.parts.setup import Setup
 from experiments.plan import flops, pairs, programs
 
-UPDATES = ("train", "critic")
+UPDATES = ("train", "critic", "sft")
 
 
 def model_flops(name: str, plain: Setup, rows: int) -> float:
@@ -52,7 +52,7 @@ KINDS = {**dict.fromkeys(("grpo", "ppo", "grpo_async", "agents"), SAMPLED), "dpo
 
 
 def kind_of(config) -> Kind:
-    """The kind of the config's run, with a critic's program if it has one.
+    """The kind of the config's run, with a critic's program and that of its warm start if it has them.
 
     Raises:
       ValueError: if there are no plans of runs of its program.
@@ -61,7 +61,8 @@ def kind_of(config) -> Kind:
         raise ValueError(f"experiments.plan plans no runs of {config.program}: it knows {', '.join(KINDS)}")
     kind = KINDS[config.program]
     critic = {"critic": programs.critic} if "critic" in config and not config.critic.shared else {}
-    return kind._replace(programs=kind.programs | critic)
+    warm = {"sft": programs.sft} if "sft" in config and config.sft.steps else {}
+    return kind._replace(programs=kind.programs | critic | warm)
 
 
 def programs_of(config) -> dict[str, Callable[..., programs.Planned]]:
@@ -78,13 +79,18 @@ def step_rows(config) -> tuple[int, int]:
     return kind_of(config).step_rows(config)
 
 
+def update_rows(name: str, config) -> int:
+    """Rows of an update of that name."""
+    return config.sft.batch_size if name == "sft" else step_rows(config)[1]
+
+
 def make_planned(name: str, setup: Setup, micro_batches: int | None = None) -> programs.Planned:
     """The program of that name at the config's size. micro_batches: overrides the config's."""
-    known, (rows, minibatch) = programs_of(setup.config), step_rows(setup.config)
+    known, rows = programs_of(setup.config), step_rows(setup.config)[0]
     if name not in known:
         raise ValueError(f"--programs={name}: a run of {setup.config.program} has {', '.join(known)}")
     if name in UPDATES:
-        return known[name](setup, minibatch, micro_batches)
+        return known[name](setup, update_rows(name, setup.config), micro_batches)
     return known[name](setup, sampled_prompts(setup.config) if name == "decode" else rows)
 
 

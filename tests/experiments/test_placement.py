@@ -200,3 +200,32 @@ def test_the_command_says_where_each_call_runs(tmp_path, capsys, monkeypatch):
     for title in ("one by one: ", "co-located: ", "overlapped: ", "balance: "):
         assert title in said
     assert said.count("actor_generate") == 3 and "devices   0-" in said
+
+
+# --- Rows too long for a chip: a context axis, with ring attention ---------------------------------------------------
+
+
+def test_rows_are_split_over_as_few_devices_as_it_takes():
+    """A row of 512k tokens keeps 32 x 2 x 4096 bytes per token, 137 GB: too much for one chip of 95 GiB, or two."""
+    row = Work(4, 8192, np.array([2**19 - 8192]), 1)
+    task = placement.problem(STEP, [ACTOR, REFERENCE], row, 64, CHIP)
+    train = [seat for seat in placement.seats(task, STEP[2]) if seat.count == 64]
+    assert train and {seat.context for seat in train} == {2}
+    assert all(seat.replicas * seat.context * seat.tensor == 64 for seat in train)
+    short = placement.problem(STEP, [ACTOR, REFERENCE], WORK, 64, CHIP)
+    assert all(seat.context == 1 for call in STEP for seat in placement.seats(short, call))
+    assert all(seat.context == 1 for seat in placement.seats(task, STEP[0]))  # decode splits no rows
+    plan = dict.fromkeys(("generate", "score"), Seat(0, 64, 8)) | {"train": train[0]}
+    said = placing.describe(task, "one by one", plan, 1.0, "by hand")
+    assert "context:2" in said[3] and "--config.model.attention=ring" in said[-1]
+    assert "ring" not in placing.describe(task, "x", dict.fromkeys(plan, Seat(0, 64, 8)), 1.0, "")[-1]
+
+
+def test_a_ring_passes_keys_and_values_once_around():
+    model, ring = Model("actor", 1e6, layers=3, width=64, kv_heads=2, kv_width=32), Seat(0, 8, 2, 4)
+    assert costs.ring_bytes(model, ring._replace(context=1), 100.0) == 0.0
+    assert costs.ring_bytes(model, ring, 100.0) == 3 * 100 * (2 * 16 * 2 + 16)
+    assert costs.ring_bytes(model, ring, 100.0, backward=True) == 3 * 100 * (2 * 16 * (2 + 4) + 16)
+    long = Work(4, 64, np.array([960]), 1)
+    whole, split = (costs.cost("train", model, Seat(0, 8, 1, c), long, CHIP) for c in (1, 2))
+    assert split.used < whole.used and split.held == 2 * whole.held  # parameters are not split over context

@@ -284,6 +284,20 @@ def test_a_planned_update_of_pairs_changes_no_shape_and_has_the_metrics_of_dpo()
     assert runs.make_planned("train", setup).arguments[1].ref_log_probs is None
 
 
+def test_a_warm_start_is_a_program_of_its_run():
+    config, model = small(attention="dot_product", num_layers=1, dtype="float32")
+    config.sft.update(steps=1, batch_size=16, micro_batches=2)
+    setup = programs.describe(config, model, mesh())
+    assert list(runs.programs_of(config)) == ["train", "score", "decode", "sft"]
+    planned = runs.make_planned("sft", setup)
+    state, metrics = jax.eval_shape(planned.call, *planned.arguments)
+    assert jax.tree.map(jnp.shape, state) == jax.tree.map(jnp.shape, planned.arguments[0])
+    assert "entropy" in metrics and runs.update_rows("sft", config) == 16
+    config.sft.loss.fn = "drawn"
+    with pytest.raises(ValueError, match="sft.loss.fn='drawn'"):
+        runs.make_planned("sft", setup)
+
+
 @pytest.mark.parametrize(("name", "slots", "prompts"), [("continuous", 0, 8), ("continuous", 8, 2), ("lockstep", 8, 8)])
 def test_a_rollout_is_planned_for_the_rows_that_are_sampled_at_once(name, slots, prompts):
     config, _ = small()
@@ -598,6 +612,8 @@ def test_a_decode_step_reads_the_whole_cache():
 def test_a_sweep_ranks_what_fits_before_what_is_faster_and_does_not(monkeypatch):
     figures = {"small": (3.0, 9), "fast": (1.0, 11), "slow": (4.0, 10), "none": None}
     monkeypatch.setattr(cli, "meshes", lambda *_: list(figures))
+    monkeypatch.setattr(cli, "ring_meshes", lambda *_: ["fsdp:8,context:2"])  # not tried: "small" fits
+    monkeypatch.setattr(cli.sharding, "parse_mesh", lambda _: {})
     monkeypatch.setattr(programs, "model_config", lambda *_: None)
 
     def planned(config, topology, names, *, effort):
@@ -608,6 +624,39 @@ def test_a_sweep_ranks_what_fits_before_what_is_faster_and_does_not(monkeypatch)
     monkeypatch.setattr(cli, "plan", planned)
     ranked = cli.rank(plans.get_config("8b"), "v5e:4x4")
     assert [found["mesh"] for found in ranked] == ["small", "slow", "fast", "none"]
+
+
+def test_a_sweep_proposes_ring_attention_where_rows_are_too_long(monkeypatch):
+    """Plain meshes do not fit, context:2 neither, context:4 does and is the last one that is compiled."""
+    monkeypatch.setattr(cli, "described_devices", lambda topology: [None] * 16)
+    monkeypatch.setattr(programs, "model_config", lambda *_: types.SimpleNamespace(num_kv_heads=1))
+    tried = []
+
+    def planned(config, topology, names, *, effort):
+        tried.append((config.mesh, config.model.attention))
+        context = sharding.parse_mesh(config.mesh).get("context", 1)
+        train = {"step_s": 1.0, "peak_bytes": 40 / context} if context > 1 else {"refused": "too much"}
+        return {"mesh": config.mesh, "chip_bytes": 10, "programs": {"train": train}}
+
+    monkeypatch.setattr(cli, "plan", planned)
+    config = plans.get_config("8b")
+    config.sample.prompts_per_step, config.train.micro_batches = 8, 4  # micro-batches of 8 rows
+    assert cli.rank(config, "v5e:4x4")[0]["mesh"] == "fsdp:4,context:4"
+    assert tried == [("fsdp:8,context:2", "ring"), ("fsdp:4,context:4", "ring")]  # 8 rows do not divide over 16
+    config.train.micro_batches = 32
+    config.rollout.completion_length = 1
+    with pytest.raises(ValueError, match="micro-batches of 1 rows divide over the devices of no mesh"):
+        cli.rank(config, "v5e:4x4")
+
+
+def test_a_permutation_that_is_started_sends_what_it_holds_once():
+    line = (
+        "  %s = ((bf16[2,8]{1,0}, s32[8]{0}), (bf16[2,8]{1,0}, s32[8]{0}), u32[]{:S(2)}, u32[]{:S(2)}) "
+        "collective-permute-start(%a, %b), channel_id=1, source_target_pairs={{0,1},{1,0}}"
+    )
+    text = f"ENTRY %main (a: f32[]) -> f32[] {{\n{line}\n}}"
+    (found,) = hlo.collectives(text, {"context": 2})
+    assert (found.bytes, found.axes, found.synchronous) == (2 * 16 + 4 * 8, ("context",), False)
 
 
 def test_a_v4_chip_is_one_device(monkeypatch):
