@@ -10,8 +10,8 @@ for continuous actions `td3_bc`, `a2pr`; decision transformers, `dt`, `mo_dt`; `
 was seen so far; tasks one after the other, on `pointmass` with goals that are not observed, `oer`, `random_replay` (the
 same, but what is kept of a task is drawn at random), `psec` (a base, skills that are adapters of it, a new task by
 their composition), or with an inertia of its own, `hypercrl` (a model of the dynamics, planned with); tasks at once,
-told apart by the episodes lived in them, `t2mir`; `imagined` (more data, made by a wrong model of the world, a half of each
-batch); what is hidden of the data, `ss_orl` (actions of 90 % of the episodes, filled in by an inverse model),
+told apart by the episodes lived in them, `t2mir`; `imagined` (more data, made by a wrong model of the world, a half of
+each batch); what is hidden of the data, `ss_orl` (actions of 90 % of the episodes, filled in by an inverse model),
 `labelled_only` (the same, left out), `preferred` (rewards, learned from pairs of segments); `fqe` (the policy's value
 by fitted Q, from the data alone); `online` (the second half of the updates with steps of its own, one for each);
 `smoke` (seconds, for CI).
