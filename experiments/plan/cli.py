@@ -55,7 +55,7 @@ flags.DEFINE_bool("sweep", False, "plan the train step for every sensible mesh o
 flags.DEFINE_bool("largest", False, "plan the train step with the largest micro-batch that fits")
 flags.DEFINE_bool("placement", False, "estimate which devices should sample, score and train; compiles nothing")
 flags.DEFINE_string("lengths", None, "with --placement: a JSON list of completion lengths, or a run's folder")
-flags.DEFINE_list("programs", None, "to plan: train, score, decode, critic, sft; without it, those of the run")
+flags.DEFINE_list("programs", None, "to plan: train, score, decode, critic, sft; without it, those of the run but sft")
 flags.DEFINE_float("effort", 0.0, "XLA's exec_time_optimization_effort: 0 as in a run, -1 for a quick plan", -1.0, 1.0)
 flags.DEFINE_string("save", None, "write the plan to this file, as JSON")
 flags.DEFINE_string("table", None, "only write a README.md of the plans stored in this folder")

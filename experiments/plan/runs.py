@@ -52,7 +52,7 @@ KINDS = {**dict.fromkeys(("grpo", "ppo", "grpo_async", "agents"), SAMPLED), "dpo
 
 
 def kind_of(config) -> Kind:
-    """The kind of the config's run, with a critic's program and that of its warm start if it has them.
+    """The kind of the config's run, with a critic's program if it has one.
 
     Raises:
       ValueError: if there are no plans of runs of its program.
@@ -61,8 +61,7 @@ def kind_of(config) -> Kind:
         raise ValueError(f"experiments.plan plans no runs of {config.program}: it knows {', '.join(KINDS)}")
     kind = KINDS[config.program]
     critic = {"critic": programs.critic} if "critic" in config and not config.critic.shared else {}
-    warm = {"sft": programs.sft} if "sft" in config and config.sft.steps else {}
-    return kind._replace(programs=kind.programs | critic | warm)
+    return kind._replace(programs=kind.programs | critic)
 
 
 def programs_of(config) -> dict[str, Callable[..., programs.Planned]]:
@@ -85,8 +84,9 @@ def update_rows(name: str, config) -> int:
 
 
 def make_planned(name: str, setup: Setup, micro_batches: int | None = None) -> programs.Planned:
-    """The program of that name at the config's size. micro_batches: overrides the config's."""
+    """The program of that name at the config's size, `sft` of its warm start. micro_batches: overrides the config's."""
     known, rows = programs_of(setup.config), step_rows(setup.config)[0]
+    known |= {"sft": programs.sft} if "sft" in setup.config else {}
     if name not in known:
         raise ValueError(f"--programs={name}: a run of {setup.config.program} has {', '.join(known)}")
     if name in UPDATES:

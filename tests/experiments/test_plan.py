@@ -288,7 +288,7 @@ def test_a_warm_start_is_a_program_of_its_run():
     config, model = small(attention="dot_product", num_layers=1, dtype="float32")
     config.sft.update(steps=1, batch_size=16, micro_batches=2)
     setup = programs.describe(config, model, mesh())
-    assert list(runs.programs_of(config)) == ["train", "score", "decode", "sft"]
+    assert list(runs.programs_of(config)) == ["train", "score", "decode"]
     planned = runs.make_planned("sft", setup)
     state, metrics = jax.eval_shape(planned.call, *planned.arguments)
     assert jax.tree.map(jnp.shape, state) == jax.tree.map(jnp.shape, planned.arguments[0])
