@@ -6,7 +6,8 @@
 
 The pretrained model is the exact one of a ring of Gaussians (rl_jax.envs.worlds.denoising). Arguments: `ddpo` (arXiv
 2305.13301; the default), `dppo` (2409.00588: PPO with a critic), `flow_grpo` (2505.05470), `grpo_guard` (2510.22319),
-`b2_diffurl` (2503.11240), `d3po` (2311.13231: pairs, no reward model); `drakes` (2410.13643: masked diffusion of a
+`b2_diffurl` (2503.11240), `d3po` (2311.13231: pairs, no reward model), `seppo` (2410.05255: winners beside samples of
+checkpoints; rl_jax.control.semi_policy says what of it could be read); `drakes` (2410.13643: masked diffusion of a
 string, by gradients through its steps, rl_jax.envs.worlds.unmasking), `id_aligner` (2404.15449: gradients of the reward
 through the prediction of x_0 at a late step). `smoke` (seconds, for CI).
 rl_jax.control.denoising has the equations. Departures: a network of two layers in the plane in place of LoRA on Stable
@@ -35,6 +36,21 @@ METHODS = {
         dict(updater=_UPDATER | dict(branches=4, first_steps=7, growth=30, history=9, keep=(0.5, -0.5))),
     ),
     "d3po": (_DIFFUSION, dict(updater=_UPDATER | dict(loss="preferred", branches=2, beta=1.0, clip=0.5))),
+    # Winners of 4 samples (of 2 in its data), a checkpoint after 5 updates of 8 steps (30 steps there).
+    "seppo": (
+        _DIFFUSION,
+        dict(
+            updater=dict(
+                fn="make_semi_policy_update",
+                beta=1.0,
+                anchor="sign",
+                every=5,
+                checkpoints=7,
+                winners=1024,
+                candidates=4,
+            )
+        ),
+    ),
 }
 # Gradients through the chain itself: no score function and no critic.
 PATHWISE = {
@@ -68,6 +84,8 @@ PATHWISE = {
     ),
 }
 
+RATES = {"drakes": 1e-2, "seppo": 3e-3}
+
 
 def _points(world: dict, algorithm: dict) -> dict:
     """The fields of a method on chains of points."""
@@ -91,7 +109,7 @@ def get_config(arg: str | None = None):
     config.update(num_seeds=4, log_every=10)
     with config.unlocked():
         config.update(PATHWISE[name] if name in PATHWISE else _points(*METHODS[name]))
-    config.train.optimizer.update(learning_rate=1e-2 if name == "drakes" else 2e-3, final_fraction=0.1)
+    config.train.optimizer.update(learning_rate=RATES.get(name, 2e-3), final_fraction=0.1)
     config.checkpoint.every = 20
     config.record.num_steps = config.sample.num_steps
     if "smoke" in words:

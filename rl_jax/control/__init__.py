@@ -14,8 +14,8 @@ one token. REINFORCE, A2C, KL-penalised PPO, MDPO and V-trace are other choices 
 vmap (seeds and hyper-parameters) and, with `axis_name`, under pmap or shard_map with the environments spread over
 devices. Params are one flat vector: an optimizer then takes 3 loops instead of 40 for a tree of 12 leaves.
 `make_trust_region_update` (TRPO) and `make_pathwise_update` (through the environment) give updates of the same form,
-and so does `make_denoising_update`, for chains of denoising steps. `make_objectives_update` has a critic per objective,
-and `make_front_update` many policies for a front.
+and so do `make_denoising_update`, for chains of denoising steps, and `make_semi_policy_update`, for noised samples that
+won. `make_objectives_update` has a critic per objective, and `make_front_update` many policies for a front.
 `off_policy.make_replay_update` learns from a replay instead: DQN, TD3, SAC and their kin.
 
 Without a reward: reward_learning.py and cpl.py learn from preferences between segments (segments.py) a reward or the
@@ -27,6 +27,7 @@ from rl_jax.control.denoising import make_denoising_update
 from rl_jax.control.objectives import make_objectives_update
 from rl_jax.control.pareto_search import make_front_update
 from rl_jax.control.pathwise import make_pathwise_update
+from rl_jax.control.semi_policy import make_semi_policy_update
 from rl_jax.control.sequences import by_rows
 from rl_jax.control.trust_region import make_trust_region_update
 from rl_jax.control.update import ControlState, make_update, shuffled, unraveler
@@ -41,6 +42,7 @@ __all__ = [
     "make_front_update",
     "make_objectives_update",
     "make_pathwise_update",
+    "make_semi_policy_update",
     "make_trust_region_update",
     "make_update",
     "shuffled",

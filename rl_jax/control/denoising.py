@@ -180,8 +180,8 @@ def make_denoising_update(
     Raises:
       ValueError: if a setting does not fit the chain, or has no meaning here.
     """
-    counts = dict(branches=branches, growth=growth, history=history)
-    _check(env, algorithm, num_steps, axis_name, loss, first_steps, **counts)
+    check_chains(env, algorithm, num_steps, axis_name, dict(branches=branches, growth=growth, history=history))
+    _check(env, algorithm, num_steps, loss, first_steps, branches)
     plain = algorithm._replace(minibatches=1)
     parts = make_parts(agent, env, plain, optimizer, num_steps=num_steps)
     unravel, turns = unraveler(agent), algorithm.epochs * algorithm.minibatches
@@ -231,9 +231,19 @@ def _remember(trackers: dict[str, Any], row: chex.Array, chains: Chains) -> dict
     return {name: trackers[name].at[row].set(x) for name, x in new.items()}
 
 
-def _check(
-    env, algorithm: Algorithm, num_steps: int, axis_name, loss: str, first_steps: int, *, branches: int, **counts: int
-) -> None:
+def check_chains(env, algorithm: Algorithm, num_steps: int, axis_name, counts: dict[str, int]) -> None:
+    """Checks what an update of whole chains of denoising steps is given.
+
+    Args:
+      env: envs.Vector.
+      algorithm: of the update.
+      num_steps: T.
+      axis_name: of the update.
+      counts: settings of the updater that are 1 or more, by name.
+
+    Raises:
+      ValueError: if the environment is no probes/denoise of T steps, or a setting is out of range or is not used here.
+    """
     high = env.observation_space.high
     length = int(high[LEFT]) if env.observation_space.shape == (9,) and np.isfinite(high[LEFT]) else 0
     if not length:
@@ -242,11 +252,19 @@ def _check(
         raise ValueError(f"sample.num_steps={num_steps}, but a chain has {length} steps: set it to env.steps")
     if axis_name is not None:
         raise ValueError("denoising updates compare the chains of a prompt: use mesh=seeds:N, not envs:N")
-    if loss not in LOSSES:
-        raise ValueError(f"updater.loss={loss!r} is none of {', '.join(LOSSES)}")
-    for name, count in {"branches": branches, **counts}.items():
+    for name, count in counts.items():
         if count < 1:
             raise ValueError(f"updater.{name}={count} must be 1 or more")
+    unread = dict(normalize_observations=False, normalize_rewards=False, actor_lag=1)
+    unread |= dict(kl_control=None, auxiliary=None, relabel=None)
+    for name, value in unread.items():
+        if getattr(algorithm, name) != value:
+            raise ValueError(f"denoising updates know no {name}={getattr(algorithm, name)}: set it to {value}")
+
+
+def _check(env, algorithm: Algorithm, num_steps: int, loss: str, first_steps: int, branches: int) -> None:
+    if loss not in LOSSES:
+        raise ValueError(f"updater.loss={loss!r} is none of {', '.join(LOSSES)}")
     if not 0 <= first_steps <= num_steps:
         raise ValueError(f"updater.first_steps={first_steps} must be from 0 to {num_steps}")
     if loss == "preferred" and branches != 2:
@@ -255,8 +273,3 @@ def _check(
         raise ValueError(
             f"{env.num_envs} chains in groups of {branches} do not divide into {algorithm.minibatches} minibatches"
         )
-    unread = dict(normalize_observations=False, normalize_rewards=False, actor_lag=1)
-    unread |= dict(kl_control=None, auxiliary=None, relabel=None)
-    for name, value in unread.items():
-        if getattr(algorithm, name) != value:
-            raise ValueError(f"denoising updates know no {name}={getattr(algorithm, name)}: set it to {value}")

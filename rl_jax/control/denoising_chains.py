@@ -32,7 +32,14 @@ class Chains(NamedTuple):
 
 
 def sample_chains(
-    policy: Callable, env, key: chex.PRNGKey, *, num_steps: int, branch_at: chex.Array, branches: int
+    policy: Callable,
+    env,
+    key: chex.PRNGKey,
+    *,
+    num_steps: int,
+    branch_at: chex.Array,
+    branches: int,
+    prompts: chex.Array | None = None,
 ) -> Chains:
     """B chains from new starts that share a prefix in groups.
 
@@ -43,6 +50,7 @@ def sample_chains(
       num_steps: T.
       branch_at: number of steps that the chains of a group share, int32 []; they always share start and prompt.
       branches: G.
+      prompts: directions of the chains in place of the env's own, float32 [B, 2].
     """
     start_key, noise_key, ahead_key = jax.random.split(key, 3)
     first = (jnp.arange(env.num_envs) // branches) * branches
@@ -58,9 +66,11 @@ def sample_chains(
         state, following, now = env.step(state, actions, ahead)
         return (state, following), (observation, actions, means, now.reward, now.observation)
 
-    started = jax.tree.map(lambda x: x[first], env.reset(start_key))
+    state, observation = jax.tree.map(lambda x: x[first], env.reset(start_key))
+    if prompts is not None:
+        state, observation = state._replace(direction=prompts), observation.at[:, PROMPT].set(prompts)
     drawn = (jnp.arange(num_steps), noises, env.ahead(ahead_key, num_steps))
-    _, (observations, actions, means, rewards, following) = jax.lax.scan(step, started, drawn)
+    _, (observations, actions, means, rewards, following) = jax.lax.scan(step, (state, observation), drawn)
     observations, actions, means = (jnp.swapaxes(x, 0, 1) for x in (observations, actions, means))
     return Chains(observations, actions, means, jnp.sum(rewards, axis=0), following[-1, :, :2])
 

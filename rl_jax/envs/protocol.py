@@ -86,6 +86,8 @@ class Environment(NamedTuple):
       objectives: K of rewards that are vectors; 0 if the reward is one number.
       agents: Agents, if several act at once: actions are int32 [A], observations float32 [A, *shape] and rewards [A],
         and an episode ends for all of them. The spaces are those of one agent. None for a single agent.
+      noised: of chains of denoising steps (worlds.denoising): (noise, x_0, prompt, step) -> (observation, action) at
+        a noised x_0, for methods that learn from given samples. None elsewhere.
     """
 
     reset: Callable
@@ -94,6 +96,7 @@ class Environment(NamedTuple):
     action_space: Discrete | Box
     objectives: int = 0
     agents: Agents | None = None
+    noised: Callable | None = None
 
 
 class Vector(NamedTuple):
@@ -111,6 +114,7 @@ class Vector(NamedTuple):
       pure: False if the environments live on the host. Such a Vector cannot be mapped over, restored or split.
       objectives: as an Environment's.
       agents: as an Environment's; envs.agents makes of it a Vector that the updaters take.
+      noised: as an Environment's, for one sample.
     """
 
     reset: Callable
@@ -122,6 +126,7 @@ class Vector(NamedTuple):
     pure: bool = True
     objectives: int = 0
     agents: Agents | None = None
+    noised: Callable | None = None
 
 
 def where(condition: chex.Array, yes: Any, no: Any) -> Any:
@@ -154,7 +159,9 @@ def vectorize(env: Environment, num_envs: int) -> Vector:
         state = where(now.done, start_state, state)
         return state, where(now.done, start_observation, now.observation), now
 
-    return Vector(reset, ahead, step, num_envs, *env[2:4], objectives=env.objectives, agents=env.agents)
+    return Vector(
+        reset, ahead, step, num_envs, *env[2:4], objectives=env.objectives, agents=env.agents, noised=env.noised
+    )
 
 
 class Timed(NamedTuple):

@@ -67,3 +67,56 @@ def preferred(gaps: chex.Array, signs: chex.Array, *, beta: float | chex.Array, 
     chex.assert_equal_shape([gaps, signs])
     inside = jnp.log(jnp.clip(jnp.exp(gaps), jnp.maximum(1.0 - clip, 1e-30), 1.0 + clip))
     return -jax.nn.log_sigmoid(beta * jnp.sum(signs * inside, axis=-1))
+
+
+def prediction_error(actions: chex.Array, means: chex.Array, gains: chex.Array) -> chex.Array:
+    """mean_d (e - e_hat)^2 of a prediction of the noise, from the units of steps: float [...] of [..., D].
+
+        mean_d ((a - m) / gain)^2,      a = gain (e - e_pretrained),   m = gain (e_hat - e_pretrained)
+
+    Args:
+      actions: a, of Environment.noised.
+      means: m, of the model.
+      gains: push / std, which takes the noise to the step's own units, float [...].
+    """
+    chex.assert_equal_shape([actions, means])
+    chex.assert_shape(gains, actions.shape[:-1])
+    return jnp.mean(jnp.square((actions - means) / gains[..., None]), axis=-1)
+
+
+def anchored_signs(errors: chex.Array, ref_errors: chex.Array) -> chex.Array:
+    """SePPO's criterion: whether samples of a reference are losers, from how well both models predict the winners.
+
+        sign( err_ref(x_w) - err(x_w) ):     1, a loser: the model is the better one at the winner;   -1, a winner
+
+    0 if they are equal, as at a checkpoint that is still the model. Nothing flows through it. Source: arXiv 2410.05255.
+
+    Args:
+      errors: of the model at the winners, float [...].
+      ref_errors: of the reference there, float [...].
+    """
+    chex.assert_equal_shape([errors, ref_errors])
+    return jax.lax.stop_gradient(jnp.sign(ref_errors - errors))
+
+
+def semi_policy(
+    errors: chex.Array, ref_errors: chex.Array, signs: chex.Array, *, beta: float | chex.Array
+) -> chex.Array:
+    """SePPO's loss of winners and of samples of a reference, float [...].
+
+        -log sigmoid( -beta ( (err_w - err_ref_w) - s (err_r - err_ref_r) ) )
+
+    With s = 1 it is Diffusion-DPO (arXiv 2311.12908) with the reference's own sample as the loser, as SPIN-Diffusion
+    has it; with s = -1 both samples are winners. beta stands for beta T omega of the equation; Diffusion-DPO's code has
+    half of its beta there. Source: arXiv 2410.05255.
+
+    Args:
+      errors: of the model at a winner and at a sample of the reference, float [..., 2], differentiated.
+      ref_errors: of the reference at the same, float [..., 2].
+      signs: s, of anchored_signs, float [...].
+      beta: scale.
+    """
+    chex.assert_equal_shape([errors, ref_errors])
+    chex.assert_shape(signs, errors.shape[:-1])
+    gaps = errors - ref_errors
+    return -jax.nn.log_sigmoid(-beta * (gaps[..., 0] - signs * gaps[..., 1]))

@@ -130,3 +130,28 @@ def test_a_jump_pays_the_prediction_of_a_late_step_and_stops_gradients_before_it
     # x = signal x_0 + noise e, with e the prediction, or the prediction plus x_0.
     noise = predicted + after if process == "flow" else predicted
     np.testing.assert_allclose(now.signal * after + now.noise * noise, before, atol=1e-4)
+
+
+@pytest.mark.parametrize("process", denoising.PROCESSES)
+def test_noised_samples_return_to_themselves_and_the_pretrained_model_predicts_them_best(process):
+    """Tweedie: over samples of the mixture, the action has mean 0 whatever is multiplied with it that x_t decides."""
+    env, steps, count = denoising.environment(process=process, steps=6), 6, 20_000
+    keys = jax.random.split(jax.random.key(3), 3)
+    clean = RING.means[jax.random.randint(keys[0], (count,), 0, 8)] + 0.2 * jax.random.normal(keys[1], (count, 2))
+    noise, index = jax.random.normal(keys[2], (count, 2)), jnp.arange(count) % steps
+    prompts = jnp.tile(jnp.float32([[0.6, 0.8]]), (count, 1))
+    seen, actions = jax.jit(jax.vmap(env.noised))(noise, clean, prompts, index)
+    now = jax.tree.map(lambda column: column[np.asarray(index)][:, None], denoising.schedule_of(process, steps, 0.7))
+    np.testing.assert_allclose(seen[:, :2], now.signal * clean + now.noise * noise, atol=1e-4)
+    np.testing.assert_array_equal(seen[:, 2:4], prompts)
+    np.testing.assert_allclose(
+        seen[:, 5:9],
+        np.stack([*(x[:, 0] for x in (now.push / now.std, now.std, now.span)), steps - index], -1),
+        rtol=1e-4,
+    )
+    predict = jax.vmap(lambda x, t: denoising.predict(process, RING, x, *t))
+    aim = noise - clean if process == "flow" else noise
+    predicted = predict(seen[:, :2], (now.signal[:, 0], now.noise[:, 0]))
+    np.testing.assert_allclose(actions / seen[:, 5:6], aim - predicted, atol=2e-3)
+    for factor in (jnp.ones_like(aim), jnp.tanh(seen[:, :2])):
+        assert np.max(np.abs(np.mean(factor * (aim - predicted), axis=0))) < 0.03

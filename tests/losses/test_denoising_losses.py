@@ -69,3 +69,33 @@ def test_a_step_that_has_left_its_reference_is_finite_without_a_clip():
     found = denoising.preferred(gaps, signs, beta=1.0, clip=jnp.inf)
     assert np.isfinite(found).all() and found[0] > 60
     np.testing.assert_allclose(denoising.step_log_prob(np.float32([[1.0, 3.0]]), np.zeros((1, 2), np.float32)), [-2.5])
+
+
+def test_seppos_sign_is_a_loser_if_the_model_is_better_at_the_winner_and_nothing_flows_through_it():
+    errors, ref_errors = np.float32([0.2, 0.5, 0.3]), np.float32([0.4, 0.1, 0.3])
+    np.testing.assert_array_equal(denoising.anchored_signs(errors, ref_errors), [1, -1, 0])
+    assert not np.any(jax.grad(lambda x: jnp.sum(denoising.anchored_signs(x, ref_errors)))(errors))
+
+
+def test_seppo_is_diffusion_dpo_for_losers_and_lowers_both_errors_for_winners():
+    errors, ref_errors = (RNG.uniform(size=(4, 2)).astype(np.float32) for _ in range(2))
+    signs, beta = np.float32([1, -1, 0, 1]), 3.0
+
+    def loss(errors):
+        return denoising.semi_policy(errors, ref_errors, signs, beta=beta)
+
+    expected, slopes = [], []
+    for (win, drawn), (ref_win, ref_drawn), sign in zip(errors, ref_errors, signs, strict=True):
+        inside = -beta * ((win - ref_win) - sign * (drawn - ref_drawn))
+        expected.append(-np.log(1.0 / (1.0 + np.exp(-inside))))
+        slopes.append(beta / (1.0 + np.exp(inside)) * np.float64([1.0, -sign]))
+    np.testing.assert_allclose(loss(errors), expected, rtol=1e-5)
+    np.testing.assert_allclose(jax.grad(lambda x: jnp.sum(loss(x)))(errors), slopes, rtol=1e-5, atol=1e-7)
+
+
+def test_the_error_of_a_prediction_is_that_of_the_noise_itself():
+    noise, pretrained, guess = (RNG.normal(size=(3, 4, 2)).astype(np.float32) for _ in range(3))
+    gains = RNG.uniform(-2.0, -0.2, size=(3, 4)).astype(np.float32)
+    actions, means = (gains[..., None] * (x - pretrained) for x in (noise, guess))
+    expected = np.mean((noise - guess) ** 2, axis=-1)
+    np.testing.assert_allclose(denoising.prediction_error(actions, means, gains), expected, rtol=1e-4)

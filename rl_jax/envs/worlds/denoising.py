@@ -12,7 +12,9 @@ so the pretrained model is exact and needs no net. An episode is a chain of T st
 
 The action a is in units of the step's own noise: a ~ N(0, I) is the pretrained model, and N(push_t / std_t u, I) is a
 model that predicts f_t + u. So log N(a; ., I) is the log-prob of x' up to a constant, and KL(model || pretrained) of a
-step is |mean of a|^2 / 2. Only x_0 is paid, according to a prompt, which is a direction.
+step is |mean of a|^2 / 2. Only x_0 is paid, according to a prompt, which is a direction. `noised` is for
+learning from given samples: a policy whose mean is the action that it returns has predicted the noise in x_t, and the
+error of any other prediction is |a - mean| std_t / push_t.
 
 Observation: x [2], the direction [2], the time in [0, 1], push_t / std_t, std_t, |dt|, and the steps left (0 with a
 jump); the last one's bound in the Box is T. Sources: DDPO, arXiv 2305.13301 (the chain as an MDP); Flow-GRPO, arXiv
@@ -231,9 +233,17 @@ def environment(
         paid = reward_of(chain.x, chain.direction, kind=reward, margin=margin, radius=radius)
         return chain, Step(observe(chain), jnp.where(done, paid, 0.0), done, NO)
 
+    def noised(noise: chex.Array, clean: chex.Array, direction: chex.Array, index: chex.Array):
+        now = jax.tree.map(lambda column: jnp.asarray(column)[index], schedule)
+        x = now.signal * clean + now.noise * noise
+        aim = noise - clean if process == "flow" else noise
+        apart = aim - predict(process, mixture, x, now.signal, now.noise)
+        return observe(Chain(x, direction, index, jnp.int32(steps))), now.push / now.std * apart
+
     high = np.asarray([np.inf] * 2 + [1.0] * 3 + [np.inf] * 3 + [0 if jump else steps], np.float32)
     anything = Box(np.full(2, -np.inf, np.float32), np.full(2, np.inf, np.float32))
-    return Environment(reset, step, Box(np.where(np.arange(9) == 8, 0.0, -high).astype(np.float32), high), anything)
+    seen = Box(np.where(np.arange(9) == 8, 0.0, -high).astype(np.float32), high)
+    return Environment(reset, step, seen, anything, noised=noised)
 
 
 def mode_shares(x: chex.Array, mixture: Mixture) -> chex.Array:
