@@ -17,15 +17,14 @@ devices as there are cores, if the seeds divide over them; `--devices=1` uses on
 import argparse
 import json
 import os
-import statistics
-import subprocess
 import sys
 import time
+from collections.abc import Callable
 
 import jax
 import numpy as np
 
-from experiments.bench import control_peers
+from experiments.bench import control_peers, turns
 
 
 def ours(seeds: int, steps: int, devices: int):
@@ -43,9 +42,20 @@ def ours(seeds: int, steps: int, devices: int):
     config.train.total_steps = min(10 * config.log_every * 512, steps)
     if devices > 1 and seeds % devices == 0:
         config.mesh = f"seeds:{devices}"
+    updates = control_setup.num_updates(config)
+    seconds, train = trainer(lambda: control_runs.make_program(config), updates // config.log_every)
+    return seconds, train, updates * 512
+
+
+def trainer(make_program: Callable, calls: int):
+    """(compile seconds, function that trains all seeds and returns their final returns [seeds]).
+
+    Args:
+      make_program: () -> control_runs.Program.
+      calls: of its `advance` in one training.
+    """
     start = time.perf_counter()
-    program = control_runs.make_program(config)
-    calls = control_setup.num_updates(config) // config.log_every
+    program = make_program()
 
     def train() -> np.ndarray:
         state = program.init()
@@ -58,7 +68,7 @@ def ours(seeds: int, steps: int, devices: int):
     compiled = time.perf_counter()
     jax.block_until_ready(program.advance(state))
     running = time.perf_counter() - compiled
-    return compiled - start - running, train, control_setup.num_updates(config) * 512
+    return compiled - start - running, train
 
 
 def worker(options) -> None:
@@ -68,56 +78,23 @@ def worker(options) -> None:
     else:
         name, _, folder = options.side.partition("=")
         seconds, train, steps = control_peers.PEERS[name](folder, options.seeds, options.steps)
-    print(json.dumps({"compile_s": seconds}), flush=True)
-    for _ in sys.stdin:
-        start = time.perf_counter()
-        returns = train()
-        elapsed = time.perf_counter() - start
-        said = {"steps_per_s": options.seeds * steps / elapsed, "return": float(returns.mean())}
-        print(json.dumps(said), flush=True)
+    turns.serve(seconds, train, options.seeds * steps)
 
 
-class Side:
-    """A worker in a process of its own."""
-
-    def __init__(self, side: str, seeds: int, options):
-        own = [f"--side={side}", f"--seeds={seeds}", f"--steps={options.steps}", f"--devices={options.devices}"]
-        command = [sys.executable, "-m", "experiments.bench.control", *own]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.compile_s = self._read()["compile_s"]
-        self.rounds: list[dict] = []
-
-    def _read(self) -> dict:
-        line = self._process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"a side ended with status {self._process.wait()}; its output is above")
-        return json.loads(line)
-
-    def turn(self) -> None:
-        """Trains once."""
-        self._process.stdin.write("\n")
-        self._process.stdin.flush()
-        self.rounds.append(self._read())
-
-    def result(self) -> dict:
-        """The medians over its rounds; ends the process."""
-        self._process.stdin.close()
-        self._process.wait()
-        self._process.stdout.close()
-        medians = {name: statistics.median(row[name] for row in self.rounds) for name in self.rounds[0]}
-        return {name: round(x, 1) for name, x in (medians | {"compile_s": self.compile_s}).items()}
+def command_of(side: str, seeds: int, options) -> list[str]:
+    """The command of a side's process."""
+    own = [f"--side={side}", f"--seeds={seeds}", f"--steps={options.steps}", f"--devices={options.devices}"]
+    return [sys.executable, "-m", "experiments.bench.control", *own]
 
 
 def measure(sizes: list[int], options) -> list[dict]:
     """The sides' results for each number of seeds, and the ratios; every side takes a turn in every round."""
     names = ["ours", *options.peer]
-    sides = {(seeds, name): Side(name, seeds, options) for seeds in sizes for name in names}
-    for _ in range(options.rounds):
-        for side in sides.values():
-            side.turn()
+    sides = {(n, name): turns.Side(command_of(name, n, options)) for n in sizes for name in names}
+    results = turns.take_turns(sides, options.rounds)
     rows = []
     for seeds in sizes:
-        result = {name.partition("=")[0]: sides[seeds, name].result() for name in names}
+        result = {name.partition("=")[0]: results[seeds, name] for name in names}
         row = {"seeds": seeds, "steps_a_seed": options.steps, **result}
         for name in list(result)[1:]:
             row[f"ratio_{name}"] = round(result["ours"]["steps_per_s"] / result[name]["steps_per_s"], 3)

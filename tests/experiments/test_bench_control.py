@@ -17,23 +17,24 @@ def test_a_process_of_its_own_trains(capsys):
 
 def test_a_row_for_each_number_of_seeds(capsys, monkeypatch):
     """The sides take turns, and a row has the medians of its own sides' rounds and their ratio."""
-    turns = []
+    taken = []
 
     class Side:
-        def __init__(self, side, seeds, options):
-            self.name, self.seeds = side, seeds
+        def __init__(self, command):
+            given = dict(word.removeprefix("--").split("=") for word in command if word.startswith("--"))
+            self.name, self.seeds = given["side"], int(given["seeds"])
 
         def turn(self):
-            turns.append((self.seeds, self.name))
+            taken.append((self.seeds, self.name))
 
         def result(self):
             return {"steps_per_s": 10.0 * self.seeds if self.name == "ours" else 4.0}
 
-    monkeypatch.setattr(control, "Side", Side)
+    monkeypatch.setattr(control.turns, "Side", Side)
     control.main(["--seeds=1,2", "--rounds=2", "--peer=sb3"])
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [(row["seeds"], row["ours"]["steps_per_s"], row["ratio_sb3"]) for row in rows] == [(1, 10, 2.5), (2, 20, 5)]
-    assert turns == [(seeds, name) for seeds in (1, 2) for name in ("ours", "sb3")] * 2
+    assert taken == [(seeds, name) for seeds in (1, 2) for name in ("ours", "sb3")] * 2
 
 
 @pytest.mark.parametrize(
