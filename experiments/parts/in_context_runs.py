@@ -104,13 +104,17 @@ def task_of(config, value):
     return own
 
 
+def values_of(config) -> jax.Array:
+    """continual.field of all tasks, float32 [K + H]: the trained ones, then those that are held out."""
+    return jnp.asarray([*config.continual["values"], *config.continual.held_out], jnp.float32)
+
+
 def make_tasks(config, networks) -> Callable:
     """Makes key -> (InContext of the trained tasks, references [K + H, 2]).
 
     One program for all tasks: the environment takes continual.field as a traced array.
     """
-    trained = len(config.continual["values"])
-    values = jnp.asarray([*config.continual["values"], *config.continual.held_out], jnp.float32)
+    trained, values = len(config.continual["values"]), values_of(config)
 
     def one(args):
         value, key = args
@@ -146,7 +150,6 @@ def make_in_context_run(config, *, parts: int = 1, axis_name: str | None = None)
     fields = config.sequence.to_dict() | config.experts.to_dict()
     model = make_expert_transformer(shape, single.distribution, single.encode, single.size, **fields)
     load, trained = make_tasks(config, single), len(config.continual["values"])
-    values_of = jnp.asarray([*config.continual["values"], *config.continual.held_out], jnp.float32)
 
     def sample(tasks: in_context.InContext, key: jax.Array, size: int) -> in_context.Prompted:
         return in_context.sample_prompts(tasks, key, size, episodes=prompt.episodes, length=prompt.length)
@@ -166,7 +169,7 @@ def make_in_context_run(config, *, parts: int = 1, axis_name: str | None = None)
             env = control_setup.load_env(task_of(config, value), count)
             return jnp.mean(live(model, train.params, env, key, **options), axis=1)
 
-        return jax.lax.map(one, values_of)
+        return jax.lax.map(one, values_of(config))
 
     def init(key: jax.Array, values: dict[str, jax.Array]) -> InContextState:
         init_key, load_key, fit_key = jax.random.split(key, 3)

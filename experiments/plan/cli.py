@@ -14,7 +14,6 @@ it the synchronous communication, which the compiler lets overlap with nothing.
 """
 
 import importlib.metadata
-import itertools
 import json
 import math
 import os
@@ -47,6 +46,7 @@ from experiments.plan.runs import (
     update_rows,
 )
 from rl_jax.core.axis_table import RULES
+from rl_jax.models.transformer.config import RECOMPUTES_ALL
 from rl_jax.runs.logging import write_atomically
 from rl_jax.training import sharding
 
@@ -179,7 +179,7 @@ def moved_bytes(name: str, setup: Setup, planned: programs.Planned, micro_batche
         return weights
     if name in UPDATES:
         state = tree_bytes(planned.arguments[0], jax.tree.map(lambda x: x.sharding, planned.arguments[0]))
-        passes = 4 if config.model.remat in ("full", "offload") else 3
+        passes = 4 if config.model.remat in RECOMPUTES_ALL else 3
         return passes * micro_batches * weights + 2 * state
     return config.rollout.completion_length * (weights + cache_bytes(setup, planned.arguments[1].shape[0]))
 
@@ -359,8 +359,8 @@ def rank(config, topology: str) -> list[dict[str, Any]]:
     plans, rows = [], step_rows(config)[1] // config.train.micro_batches
     length = max(config.rollout.prompt_buckets) + config.rollout.completion_length
     plain = [(mesh, config.model.attention) for mesh in meshes(topology, programs.model_config(config))]
-    ringed = ((mesh, "ring") for _ in range(1) for mesh in ring_meshes(topology, length))  # described when needed
-    for mesh, attention in itertools.chain(plain, ringed):
+    ringed = [(mesh, "ring") for mesh in ring_meshes(topology, length)]
+    for mesh, attention in plain + ringed:
         if attention == "ring" and plans and fits(min(plans, key=order)):
             break
         sizes = sharding.parse_mesh(mesh)

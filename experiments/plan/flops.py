@@ -7,6 +7,7 @@ import math
 
 import jax
 
+from rl_jax.models.transformer.config import RECOMPUTES_ALL
 from rl_jax.models.transformer.model import TransformerConfig
 
 
@@ -69,6 +70,6 @@ def expected_train_flops(config: TransformerConfig, *, rows: int, prompt_length:
     length = prompt_length + completion_length
     attention = c.num_layers * 4 * c.num_heads * c.head_dim * length**2 / 2
     once = 2 * body * length + attention
-    again = once - 2 * c.num_layers * c.embed_dim * c.mlp_dim * length if c.remat in ("full", "offload") else 0
+    again = once - 2 * c.num_layers * c.embed_dim * c.mlp_dim * length if c.remat in RECOMPUTES_ALL else 0
     head = 2 * c.embed_dim * c.vocab_size * 4
     return float(rows * (3 * once + again + head * completion_length))

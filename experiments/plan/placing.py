@@ -11,6 +11,7 @@ from experiments.plan import chips, placement, programs
 from experiments.plan.costs import Call, Model, Seat, Work
 from experiments.plan.placement import Plan, Problem
 from rl_jax.models.hf import loading
+from rl_jax.models.transformer.config import RECOMPUTES_ALL
 
 
 def read_lengths(path: pathlib.Path) -> np.ndarray:
@@ -41,7 +42,7 @@ def step_of(config, model, params: float) -> tuple[list[Call], list[Model]]:
       params: number of its parameters.
     """
     sizes = dict(params=params, layers=model.num_layers, width=model.embed_dim, kv_heads=model.num_kv_heads)
-    sizes |= dict(kv_width=model.num_kv_heads * model.head_dim, remat=config.model.remat in ("full", "offload"))
+    sizes |= dict(kv_width=model.num_kv_heads * model.head_dim, remat=config.model.remat in RECOMPUTES_ALL)
     with_critic = "critic" in config
     calls = [Call("actor_generate", "actor", "generate")]
     calls += [Call(f"{name}_score", name, "score", ("actor_generate",)) for name in ("actor", "reference")]

@@ -26,6 +26,7 @@ from rl_jax.control.denoising_chains import (
     Chains,
     chain_metrics,
     keep_extremes,
+    means_at,
     prompt_scores,
     prompts_of,
     sample_chains,
@@ -191,8 +192,7 @@ def make_denoising_update(
         return state._replace(train=state.train._replace(trackers=_nothing_seen(history, env.num_envs)))
 
     def loss_fn(params: chex.Array, batch: ChainBatch):
-        flat = batch.observations.reshape(-1, batch.observations.shape[-1])
-        means = agent.policy(unravel(params), flat).reshape(batch.actions.shape)
+        means = means_at(functools.partial(agent.policy, unravel(params)), batch.observations)
         return chain_loss(means, batch, loss=loss, clip=clip, beta=beta, ref_coef=ref_coef)
 
     train_step = make_train_step(loss_fn, optimizer, max_grad_norm=algorithm.max_grad_norm)

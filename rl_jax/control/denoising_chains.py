@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from rl_jax.core.masked import Mean
 
 EPS = 1e-4
-PROMPT = slice(2, 4)  # places in the observation of worlds.denoising
+PROMPT, GAIN = slice(2, 4), 5  # places in the observation of worlds.denoising
 
 
 class Chains(NamedTuple):
@@ -29,6 +29,12 @@ class Chains(NamedTuple):
     means: chex.Array
     rewards: chex.Array
     ends: chex.Array
+
+
+def means_at(policy: Callable, observations: chex.Array) -> chex.Array:
+    """The policy's means, float32 [..., 2], at observations [..., 9]. policy: observations [N, 9] -> [N, 2]."""
+    flat = observations.reshape(-1, observations.shape[-1])
+    return policy(flat).reshape(*observations.shape[:-1], -1)
 
 
 def sample_chains(

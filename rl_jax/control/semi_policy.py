@@ -25,13 +25,12 @@ import optax
 
 from rl_jax.control.algorithm import Algorithm
 from rl_jax.control.denoising import check_chains
-from rl_jax.control.denoising_chains import chain_metrics, prompts_of, sample_chains
+from rl_jax.control.denoising_chains import GAIN, chain_metrics, means_at, prompts_of, sample_chains
 from rl_jax.control.update import TURN_METRICS, ControlState, make_parts, over_turns, shuffled, unraveler
 from rl_jax.core.masked import Max, Mean
 from rl_jax.losses import denoising as losses
 from rl_jax.training.step import TrainState, make_train_step
 
-GAIN = 5  # place in the observation of worlds.denoising
 # How samples of the reference are judged, from the errors of the model and of the reference at the winners.
 ANCHORS = {
     "sign": losses.anchored_signs,
@@ -135,8 +134,7 @@ def make_semi_policy_update(
         return state._replace(train=state.train._replace(trackers=kept))
 
     def means_of(params: chex.Array, observations: chex.Array) -> chex.Array:
-        flat = observations.reshape(-1, observations.shape[-1])
-        return agent.policy(unravel(params), flat).reshape(*observations.shape[:-1], 2)
+        return means_at(functools.partial(agent.policy, unravel(params)), observations)
 
     def loss_fn(params: chex.Array, batch: NoisedPairs):
         return pair_loss(means_of(params, batch.observations), batch, beta=beta, anchor=anchor)

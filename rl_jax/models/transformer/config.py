@@ -19,6 +19,7 @@ REMAT_POLICIES = {
         offload_dst="pinned_host",
     ),
 }
+RECOMPUTES_ALL = ("full", "offload")  # those that run a layer's whole forward again
 ACTIVATIONS = ("silu", "gelu_tanh")
 NORMS = ("rms", "layer")
 ROPE_SCALINGS = ("none", "linear", "llama3")
