@@ -134,10 +134,10 @@ def own_to_mesh(mesh: Mesh, rows):
 
 def own_rows(mesh: Mesh, tree):
     """This process's rows (rows_here), as numpy arrays, of arrays that lie anyhow on any mesh of all processes."""
-    rows = sharding.batch_sharding(mesh)
 
     def leaf(x):
-        return distributed.place(x, rows) if isinstance(x, jax.Array) and not x.is_fully_addressable else x
+        spread = isinstance(x, jax.Array) and not x.is_fully_addressable
+        return distributed.place(x, sharding.batch_sharding(mesh)) if spread else x
 
     return distributed.local_rows(jax.tree.map(leaf, tree))
 

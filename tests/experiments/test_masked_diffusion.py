@@ -43,7 +43,10 @@ def toy(words: str, **algorithm) -> types.SimpleNamespace:
     config = configs.get_config(words)
     config.algorithm.update(algorithm)
     return types.SimpleNamespace(
-        config=config, model=TOY, task=types.SimpleNamespace(tokenizer=types.SimpleNamespace(mask_id=MASK))
+        config=config,
+        model=TOY,
+        mesh=None,
+        task=types.SimpleNamespace(tokenizer=types.SimpleNamespace(mask_id=MASK)),
     )
 
 
