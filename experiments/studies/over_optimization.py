@@ -241,8 +241,8 @@ def best_of_many(
         pairs = labelled(sample_pairs(keys[0], "train", labels["prompts"]), labels["pairs"], labels["flipped"], seed)
         drawn = sample_many(keys[1], "test", prompts)
         rewards = score(train(keys[2], pairs), drawn.rows)
-        between = np.corrcoef(rewards.reshape(-1, rewards.shape[-1]).T)
-        agreement.append(np.mean(between[~np.eye(len(between), dtype=bool)]))
+        count = rewards.shape[-1]
+        agreement.append((np.sum(np.corrcoef(rewards.reshape(-1, count).T)) - count) / max(count * (count - 1), 1))
         for arm, combine in arms.items():
             curves[arm].append(gold_of_best(rewards, drawn.gold, combine, sizes))
     values = {}
