@@ -182,10 +182,10 @@ def test_the_invariance_knows_what_a_hindsight_gives_away():
     np.testing.assert_allclose(hindsight.invariance(jnp.zeros((3, 3))), 0.0, atol=1e-6)
 
 
-def watched(made, channels, updates, **options):
+def watched(made, channels, updates, seeds, **options):
     """Mean bonus per row, of a state that leads to a random channel and of one that always leads to the same.
 
-    float [updates / 50, 2], means over 50 updates each.
+    float [seeds, updates / 50, 2], means over 50 updates each.
     """
 
     def batch(key):
@@ -201,9 +201,11 @@ def watched(made, channels, updates, **options):
         state, rows = made.apply(state, batch(key))
         return state, jnp.stack([jnp.mean(rows.rewards[0, 1::2]), jnp.mean(rows.rewards[0, 0::2])])
 
-    keys = jax.random.split(jax.random.key(1), updates)
-    found = jax.jit(lambda state: jax.lax.scan(update, state, keys)[1], **options)(made.begin(jax.random.key(0)))
-    return np.asarray(found).reshape(-1, 50, 2).mean(1)
+    def run(key):
+        return jax.lax.scan(update, made.begin(key), jax.random.split(jax.random.fold_in(key, 1), updates))[1]
+
+    found = jax.jit(jax.vmap(run), **options)(jax.random.split(jax.random.key(0), seeds))
+    return np.asarray(found).reshape(seeds, -1, 50, 2).mean(2)
 
 
 @pytest.mark.slow
@@ -211,11 +213,12 @@ def test_the_noisy_television_bores_in_hindsight_only():
     channels = 4
     known = dict(make_net=make_net, observation_size=channels + 2, distribution=TWO, hidden=(16,), keep=0.0)
     floor = (1 - 1 / channels) / (channels + 2)  # the variance of a random channel
-    before, certain = watched(relabelling.by_hindsight(**known, hindsight=0), channels, 100)[-1]
-    # The two networks work against each other: the bonus swings, and rounding decides when it is low.
-    after = watched(relabelling.by_hindsight(**known, hindsight=4), channels, 750)[:, 0].min()
+    before, certain = watched(relabelling.by_hindsight(**known, hindsight=0), channels, 100, 3)[:, -1].mean(0)
+    # The two networks work against each other: the bonus swings, and rounding decides when it is low. Of 16 seeds the
+    # lowest is .24 of the floor on average, with a deviation of .14; without hindsight it stays at 1.
+    after = watched(relabelling.by_hindsight(**known, hindsight=4), channels, 750, 3)[..., 0].min(1).mean()
     assert before > 0.9 * floor and certain < 0.1 * floor
-    assert after < 0.6 * floor, (after, floor)
+    assert after < 0.7 * floor, (after, floor)
 
 
 def test_visits_of_an_episode():
