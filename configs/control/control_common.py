@@ -30,6 +30,7 @@ def base(name: str) -> ConfigDict:
                 width=64,  # of a memory
                 context=32,  # steps that the transformer attends to
                 heads=4,
+                slow_rate=0.01,  # of the copy of the encoder of windows that the actor reads
                 layers=1,
                 hidden=(64, 64),
                 activation="tanh",

@@ -29,6 +29,7 @@ CONTROL = {
     "network.width": "Width of the memory.",
     "network.context": "transformer: context length, in steps. windows: env.frame_stack.",
     "network.heads": "transformer: attention heads.",
+    "network.slow_rate": "windows: share of the newest encoder in the copy that the actor reads, per gradient step.",
     "network.layers": "transformer: layers.",
     "network.activation": '"tanh", "relu" or "silu".',
     "network.channels": "Channels of the convolution before the layers, for images. 0: pixels are flattened.",

@@ -30,6 +30,7 @@ from rl_jax import control, envs
 from rl_jax.core.binding import bind
 from rl_jax.core.masked import all_reduce, empty_like, merge
 from rl_jax.core.tracing import traced_once
+from rl_jax.models.agents.windows import followed
 from rl_jax.rollout.envs.steps import evaluate
 from rl_jax.training import distributed
 from rl_jax.training.step import TrainState, unless_poisoned
@@ -96,6 +97,8 @@ def make_run(config, *, parts: int = 1, axis_name: str | None = None, relabel=No
         make_update = bind(result["algorithm"]["updater"] | NETWORKS[config.network.kind][1], control)
         named = make_relabel(result["algorithm"], env, agent, axis_name) if relabel is None else relabel
         found = with_auxiliary(config, result["algorithm"]["auxiliary"], agent, env)
+        if config.network.kind == "windows":
+            optimizer = followed(optimizer, control.unraveler(found.agent), config.network.slow_rate)
         algorithm = make_algorithm(result, updates=num_updates(config))
         algorithm = algorithm._replace(
             relabel=named, auxiliary=found.loss, auxiliary_extras=found.extras, anchors=found.anchors

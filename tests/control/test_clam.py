@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from jax.flatten_util import ravel_pytree
 
 from configs.control import rewards
 from experiments.parts import control_auxiliary, control_runs, control_setup
@@ -14,7 +15,7 @@ from rl_jax.control import auxiliary
 from rl_jax.control.auxiliary import agent_modelling
 from rl_jax.envs.worlds import partners
 from rl_jax.losses import contrastive
-from rl_jax.models.agents import windows
+from rl_jax.models.agents import distributions, windows
 from rl_jax.models.agents.features import make_net
 
 QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_multi_thread_eigen": False}
@@ -144,6 +145,28 @@ def test_the_code_tells_partners_apart():
     assert apart > 0.4, apart
 
 
+def test_the_copy_that_is_read_follows_each_gradient_step():
+    params = {"actor": np.float32([1.0]), "slow_window": np.float32([0.0, 4.0]), "window": np.float32([2.0, 2.0])}
+    flat, unravel = ravel_pytree(params)
+    optimizer = windows.followed(optax.sgd(0.5), unravel, 0.25)
+    moves, _ = optimizer.update(jnp.full(5, 2.0), optimizer.init(flat), flat)
+    moved = unravel(flat + moves)
+    np.testing.assert_allclose(moved["actor"], [0.0])
+    np.testing.assert_allclose(moved["window"], [1.0, 1.0])
+    np.testing.assert_allclose(moved["slow_window"], [0.25, 3.25])  # a quarter of the way to the newest
+
+
+@pytest.mark.slow
+def test_what_is_read_is_the_copy():
+    agent = windows.make_window_agent((6,), distributions.categorical(2), hidden=(3,), context=2, width=2, heads=1)
+    params, seen = agent.init(jax.random.key(0)), np.arange(1.0, 7.0, dtype=np.float32)[None]
+    assert jax.tree.all(jax.tree.map(lambda x, y: bool(jnp.all(x == y)), params["window"], params["slow_window"]))
+    shifted = jax.tree.map(lambda x: x + 0.3, params["window"])
+    before = jax.jit(agent.policy)(params, seen)
+    np.testing.assert_array_equal(jax.jit(agent.policy)(params | {"window": shifted}, seen), before)
+    assert np.any(jax.jit(agent.policy)(params | {"slow_window": shifted}, seen) != before)
+
+
 @pytest.mark.slow
 def test_the_program_teaches_the_code_by_the_contrast_alone():
     config = rewards.get_config("clam,smoke")
@@ -160,11 +183,23 @@ def test_the_program_teaches_the_code_by_the_contrast_alone():
         return jax.grad(lambda p: found.agent.policy(p, seen).sum() + found.agent.value(p, seen).sum())(params)
 
     slopes = jax.jit(slopes_of, compiler_options=QUICK)(jax.random.key(0))
-    assert all(np.all(x == 0) for x in jax.tree.leaves(slopes["window"]))
+    assert all(np.all(x == 0) for x in jax.tree.leaves((slopes["window"], slopes["slow_window"])))
     assert all(np.any(x != 0) for x in jax.tree.leaves(slopes["actor"]))
-    init, advance, _ = control_runs.make_run(config)
-    state = jax.eval_shape(lambda key: init(key, {}), jax.random.key(0))
-    assert jax.eval_shape(lambda state: advance(state, {}, 1), state)[1]["auxiliary"].shape == ()
+    config.train.update(epochs=1, minibatches=1)
+    init, advance, params_of = control_runs.make_run(config)
+
+    def learn(key):
+        state = init(key, {})
+        after, metrics = advance(state, {}, 1)
+        return params_of(state), params_of(after), metrics["auxiliary"]
+
+    before, after, contrast = jax.jit(learn, compiler_options=QUICK)(jax.random.key(0))
+    assert contrast.shape == ()
+    for new, old, slow in zip(
+        *map(jax.tree.leaves, (after["window"], before["window"], after["slow_window"])), strict=True
+    ):
+        np.testing.assert_allclose(slow, 0.99 * old + 0.01 * new, atol=1e-6)
+    assert max(float(jnp.abs(x).max()) for x in jax.tree.leaves(jax.tree.map(jnp.subtract, after, before))) > 1e-3
     with pytest.raises(ValueError, match="env.frame_stack=8"):
         windows.make_window_agent((97,), agent.distribution, context=8)
     assert agent_modelling.episodes_of(jnp.zeros((2, 3), bool)).tolist() == [[0, 0, 0], [4, 4, 4]]

@@ -18,6 +18,7 @@ def test_every_side_does_the_same_work(method):
     assert work["target_every"] == config.algorithm.target_every * per_gradient_step
 
 
+@pytest.mark.slow
 def test_a_training_of_ours_returns_each_seeds_return():
     config = replay.make_config("sac", steps=200, hidden="4", batch_size=4)
     config.replay.update(capacity=256, warmup=32)

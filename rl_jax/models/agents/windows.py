@@ -1,21 +1,25 @@
 """An agent that models others from its last K observations: a code of the window beside the newest one (CLAM).
 
     tokens   x_i + sin, cos of i;   two blocks of self-attention;   pooling by a learned seed;   e = unit(W .)
-    actor and critic read (x_K, sg(e)): the code is learned by its own loss (control.auxiliary.agent_model)
+    actor and critic read (x_K, sg(e)), e of a slow copy: the code is learned by its own loss
+    (control.auxiliary.agent_model), and after each gradient step slow <- (1 - rate) slow + rate newest (`followed`)
 
     block(Q, K):  O = q + softmax(q k^T / sqrt(width)) v for each head,   O + relu(O W_o)
 
-Source: arXiv 2401.00132, fadegehg/CLAM clam/models/basic_models.py (MAB, SAB, PMA of the Set Transformer). Departs: the
-actor reads the newest code, there one of a slow copy; a frame of zeros is not there, so not attended to.
+Source: arXiv 2401.00132, fadegehg/CLAM clam/models/basic_models.py (MAB, SAB, PMA of the Set Transformer) and
+policy_representation.py (the slow copy). Departs: a frame of zeros is not there, so not attended to.
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
+from jax.flatten_util import ravel_pytree
 
 from rl_jax.core.types import Params
 from rl_jax.core.vectors import unit
@@ -93,7 +97,9 @@ def make_window_agent(
     width: int = 64,
     heads: int = 4,
 ) -> Agent:
-    """An Agent with further params "window", of the encoder; neither the policy's loss nor the critic's moves them.
+    """An Agent with further params, "window" of the encoder and "slow_window" of the copy that is read.
+
+    Neither the policy's loss nor the critic's moves them. Its optimizer is `followed`.
 
     Args:
       observation_shape: (K C,), of env.frame_stack = K.
@@ -118,10 +124,11 @@ def make_window_agent(
     inner = make_agent((size + width,), distribution, num_values=num_values, hidden=hidden, activation=activation)
 
     def init(key: chex.PRNGKey) -> Params:
-        return inner.init(key) | {"window": encoder.init(jax.random.fold_in(key, 1))}
+        window = encoder.init(jax.random.fold_in(key, 1))
+        return inner.init(key) | {"window": window, "slow_window": jax.tree.map(jnp.copy, window)}
 
     def read(params: Params, observations: chex.Array) -> chex.Array:
-        code = jax.lax.stop_gradient(encoder.apply(params["window"], observations))
+        code = jax.lax.stop_gradient(encoder.apply(params["slow_window"], observations))
         return jnp.concatenate([observations[:, -size:], code], axis=1)
 
     def policy(params: Params, observations: chex.Array) -> chex.Array:
@@ -132,3 +139,24 @@ def make_window_agent(
 
     predict, predict_ahead = predict_steps(policy, value, distribution)
     return inner._replace(init=init, policy=policy, value=value, predict=predict, predict_ahead=predict_ahead)
+
+
+def followed(
+    optimizer: optax.GradientTransformation, unravel: Callable, rate: float | chex.Array
+) -> optax.GradientTransformation:
+    """The optimizer, after each step of which slow_window <- (1 - rate) slow_window + rate window.
+
+    Args:
+      optimizer: of the params as one flat vector, float [D].
+      unravel: float [D] -> the params (control.unraveler).
+      rate: .01 published; 1 reads the newest encoder.
+    """
+
+    def update(gradients: chex.Array, state: optax.OptState, params: chex.Array):
+        chex.assert_rank([gradients, params], 1)
+        moves, state = optimizer.update(gradients, state, params)
+        newest, slow = unravel(params + moves)["window"], unravel(params)["slow_window"]
+        nearer = jax.tree.map(lambda slow, new: rate * (new - slow), slow, newest)
+        return ravel_pytree({**unravel(moves), "slow_window": nearer})[0], state
+
+    return optax.GradientTransformation(optimizer.init, update)
