@@ -1,4 +1,4 @@
-"""Five reward models go on gaining where one has stopped: the best of 64 to 1,024 samples of a language model.
+"""Whether five reward models go on gaining where one has stopped: the best of 64 to 1,024 samples of a language model.
 
     python -m experiments.ablation rlhf_ensemble_held
 
