@@ -133,21 +133,20 @@ def labelled(samples: Samples, pairs: int, flipped: float, seed: int) -> TokenBa
     return jax.tree.map(lambda x: x[chosen[:, None], np.stack([first, 1 - first], axis=1)], samples.rows)
 
 
-def make_reward_models(policy: Policy, *, members: int, steps: int, batch_size: int, learning_rate: float):
+def make_reward_models(model: Model, *, members: int, steps: int, batch_size: int, learning_rate: float):
     """Makes train(key, pairs [N, 2, T]) -> params of `members` reward models, stacked.
 
     The members see the same labels and differ in what the paper's differ in, which is their initial params, and in the
     order of the batches.
 
     Args:
-      policy: whose architecture they have, with a head for the reward.
+      model: their architecture, to which a head for the reward is added.
       members: M.
       steps: number of updates.
       batch_size: pairs per update.
       learning_rate: of Adam.
     """
-    model, tx = policy.model, optax.adam(learning_rate)
-    read = make_predict_last(model)
+    read, tx = make_predict_last(model), optax.adam(learning_rate)
 
     def loss(params, rows):
         rewards = read(params, jax.tree.map(lambda x: x.reshape(-1, x.shape[-1]), rows)).reshape(-1, 2)
@@ -169,9 +168,9 @@ def make_reward_models(policy: Policy, *, members: int, steps: int, batch_size: 
     return jax.jit(lambda key, pairs: jax.vmap(lambda k: train_one(k, pairs))(jax.random.split(key, members)))
 
 
-def make_score_all(policy: Policy):
+def make_score_all(model: Model):
     """Makes score(stacked params of M, rows [P, S, T]) -> float [P, S, M], prompt by prompt."""
-    read = make_predict_last(policy.model)
+    read = make_predict_last(model)
     one = jax.jit(lambda params, rows: jax.lax.map(lambda p: read(p, rows)[:, 0], params).T)
 
     def score(params, rows: TokenBatch) -> np.ndarray:
@@ -232,7 +231,7 @@ def best_of_many(
       middle: one of them.
     """
     trained = fine_tuned(jax.random.key(0), **policy)
-    train, score = make_reward_models(trained, **training), make_score_all(trained)
+    train, score = make_reward_models(trained.model, **training), make_score_all(trained.model)
     sample_pairs, sample_many = make_sample(trained, 2), make_sample(trained, samples)
     curves = {arm: [] for arm in arms}
     agreement = []
@@ -250,4 +249,4 @@ def best_of_many(
         gold = np.array(rows)
         at = {"start": gold[:, 0], "middle": gold[:, list(sizes).index(middle)], "after": gold[:, -1]}
         values[arm] = at | {"held": at["after"] - at["middle"], "agreement": np.array(agreement)}
-    return Outcome(values, {"gold_of_best_of": {arm: curve(sizes, np.array(rows)) for arm, rows in curves.items()}})
+    return Outcome(values, {"gold_of_best_of": {arm: curve(sizes, rows) for arm, rows in curves.items()}})

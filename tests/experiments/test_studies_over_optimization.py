@@ -54,14 +54,13 @@ def test_members_learn_the_labels_each_from_params_of_its_own():
             vocab_size=8, embed_dim=16, num_layers=1, num_heads=1, num_kv_heads=1, head_dim=16, mlp_dim=16
         )
     )
-    policy = study.Policy(None, model, None)
     rng = np.random.default_rng(0)
     tokens = rng.integers(3, 5, (96, 2, 6))
     more = (tokens == 3).sum(axis=-1)
     tokens = np.where((more[:, :1] < more[:, 1:])[..., None], tokens[:, ::-1], tokens)[more[:, 0] != more[:, 1]]
-    train = study.make_reward_models(policy, members=3, steps=60, batch_size=16, learning_rate=1e-2)
+    train = study.make_reward_models(model, members=3, steps=60, batch_size=16, learning_rate=1e-2)
     params = train(jax.random.key(0), jax.tree.map(jnp.asarray, rows_of(tokens[:32])))
-    scores = study.make_score_all(policy)(params, rows_of(tokens[32:]))
+    scores = study.make_score_all(model)(params, rows_of(tokens[32:]))
     assert scores.shape == (len(tokens) - 32, 2, 3)
     assert np.all(np.mean(scores[:, 0] > scores[:, 1], axis=0) > 0.9)
     assert np.ptp(scores, axis=-1).min() > 1e-3
