@@ -69,7 +69,7 @@ def simulate_devices(count: int, independent: bool = False) -> None:
       ValueError: if the devices do not divide over the processes.
     """
     processes = FLAGS.num_processes if FLAGS.is_parsed() else 1
-    if (jax.config.jax_platforms or "cpu") != "cpu" or max(count, processes) == 1:
+    if (jax.config.jax_platforms or "cpu") != "cpu" or (max(count, processes) == 1 and not independent):
         return
     if count % processes:
         raise ValueError(
@@ -78,9 +78,10 @@ def simulate_devices(count: int, independent: bool = False) -> None:
         )
     share = count // processes
     # Devices that wait for each other do so in XLA's pool of threads: with one thread per core they would deadlock. The
-    # operations of independent devices would only move between the threads: 16 of them cost half as much time again.
+    # operations of independent devices would only move between the threads: 16 of them cost half as much time again
+    # for two devices, and 2 of them two to three times as much time for one device that trains small layers.
     os.environ.setdefault("NPROC", str(share) if independent and processes == 1 else "16")
-    if processes > 1 or jax.config.jax_num_cpu_devices < share:  # several processes: more would change the mesh
+    if processes > 1 or share > max(jax.config.jax_num_cpu_devices, 1):  # several processes: more would change the mesh
         jax.config.update("jax_num_cpu_devices", share)
 
 

@@ -209,15 +209,20 @@ def test_a_checkpoint_of_eight_devices_is_read_by_two_processes(two):
     np.testing.assert_allclose(np.load(two / "logits.npy"), expected, rtol=1e-5, atol=1e-5)
 
 
+def assert_same_samples(left, right):
+    """Two continuous.npz of the same rollouts in another number of processes."""
+    left, right = (np.load(folder / "continuous.npz") for folder in (left, right))
+    assert left.files == right.files and len(left.files) > 5
+    for name in left.files:
+        if left[name].dtype.kind == "f":
+            np.testing.assert_allclose(right[name], left[name], rtol=1e-5, atol=1e-5)
+        else:
+            np.testing.assert_array_equal(right[name], left[name])
+
+
 def test_the_continuous_engine_samples_what_one_process_does(one, two):
     """8 rows in 4 slots, so that slots are refilled; two calls, so that the second finds the buffers of the first."""
-    alone, together = (np.load(folder / "continuous.npz") for folder in (one, two))
-    assert alone.files == together.files and len(alone.files) > 5
-    for name in alone.files:
-        if alone[name].dtype.kind == "f":
-            np.testing.assert_allclose(together[name], alone[name], rtol=1e-5, atol=1e-5)
-        else:
-            np.testing.assert_array_equal(together[name], alone[name])
+    assert_same_samples(one, two)
 
 
 def last_step(folder):
@@ -242,5 +247,5 @@ def test_death_ends_the_other_and_a_restart_ends_where_the_undisturbed_run_did(t
         assert (folder / "stopped" / name).read_bytes() == (two / "dpo" / name).read_bytes(), name
 
 
-def test_what_passes_between_four_processes(new_folder):
-    run(new_folder("four"), 4, "seam")
+def test_what_passes_between_four_processes_and_what_they_sample(one, new_folder):
+    assert_same_samples(one, run(new_folder("four"), 4, "seam", "continuous"))

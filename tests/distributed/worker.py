@@ -27,6 +27,7 @@ from rl_jax.training import distributed, resharding, sharding
 # Adam divides by the gradient's own size: with the usual eps, rounding alone drives two runs apart.
 OPTIMIZER = dict(learning_rate=0.02, eps=1e-3)
 MESH_OF_RUNS = "seeds:2,envs:2"  # each of two processes has two of four runs
+ROLLOUT_MESH = "fsdp:2,tensor:2"  # of what samples apart from the training mesh
 LENGTHS = [3, 5, 8, 2, 7, 8, 1, 4]  # of the rows whose logits are compared
 
 
@@ -84,13 +85,15 @@ class Jobs:
         self.folder, self.mesh = folder, mesh
 
     def grpo(self) -> None:
-        """Dynamic sampling, trackers, a schedule, prompts chosen by what became of them, foreign rows.
+        """Dynamic sampling, trackers, a schedule, prompts chosen by what became of them, foreign rows; sampled on a mesh
+        of its own.
 
         Not refinements, which ask for a program of their own: they are drawn as hinted rows are.
         """
         from experiments import grpo
 
         config = policy_config(self.folder, self.mesh)
+        config.rollout.mesh = ROLLOUT_MESH
         config.sample.update(prompts=dict(fn="by_success"), memory=dict(on=True, successes=0))
         config.sample.dynamic_sampling.max_batches = 2
         config.algorithm.trackers.update(
@@ -320,7 +323,7 @@ class Jobs:
         from experiments.parts.setup import make_setup
 
         config = policy_config(self.folder, self.mesh)
-        config.rollout.update(mesh="fsdp:2,tensor:2", weights="int8")
+        config.rollout.update(mesh=ROLLOUT_MESH, weights="int8")
         config.rollout.engine.update(name="continuous", slots=4)
         setup = make_setup(config.lock())
         params = jax.jit(setup.model.init, out_shardings=setup.param_shardings)(jax.random.key(0))
