@@ -82,10 +82,10 @@ class Quantizing:
         merged = setup.merged or (lambda params: params)
         shapes = jax.eval_shape(merged, setup.param_shapes)
         quantize = sharding.on_mesh(lambda params: quantize_params(merged(params), weights), setup.mesh)
-        quantized = jax.eval_shape(quantize, setup.param_shapes)
+        self.shapes = jax.eval_shape(quantize, setup.param_shapes)
 
         def shardings(mesh):
-            return jax.tree.map(_shardings, sharding.tree_shardings(shapes, mesh), quantized)
+            return jax.tree.map(_shardings, sharding.tree_shardings(shapes, mesh), self.shapes)
 
         self._quantize = jax.jit(quantize, out_shardings=shardings(setup.mesh))
         layout = setup.rollout

@@ -80,7 +80,7 @@ def num_devices(config) -> int:
     return math.prod(train.values()) + separate
 
 
-def make_layout(config, mesh: Mesh, shapes, dtype: str = "") -> Layout | None:
+def make_layout(config, mesh: Mesh, shapes, dtype: str = "", devices: list | None = None) -> Layout | None:
     """The layout of config.rollout.mesh, None if it is that of the training.
 
     Args:
@@ -88,6 +88,7 @@ def make_layout(config, mesh: Mesh, shapes, dtype: str = "") -> Layout | None:
       mesh: of the training.
       shapes: of the params.
       dtype: as in Layout.
+      devices: to choose from, of a slice that is described; None: those that are there.
 
     Raises:
       ValueError: if the config does not allow it, or a process has no device of the layout.
@@ -96,7 +97,8 @@ def make_layout(config, mesh: Mesh, shapes, dtype: str = "") -> Layout | None:
     if sizes is None:
         return None
     used = list(mesh.devices.flat)
-    target = sharding.make_mesh(sizes, [d for d in jax.devices() if (d in used) == (settings.devices == "shared")])
+    known = jax.devices() if devices is None else devices
+    target = sharding.make_mesh(sizes, [d for d in known if (d in used) == (settings.devices == "shared")])
     processes.check_mesh(target, "rollout.mesh")
     shardings = sharding.tree_shardings(shapes, target)
     in_8_bits = bool(settings.get("weights", "") or settings.get("cache", ""))

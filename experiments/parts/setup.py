@@ -80,10 +80,21 @@ def make_setup(config: ConfigDict, task: tasks.Task | None = None) -> Setup:
         result = assemble(config, mesh, task, *load_model(config.model.to_dict(), config.seed, task.tokenizer))
     result = with_adapters(result) if config.model.lora.rank else result
     result = result._replace(task=prompt_limits.limited(config, result.task))
-    dtype = policies_of(config.model)["dtype"]
-    dtype = "" if config.model.lora.rank or dtype == "float32" else dtype
-    layout = rollout_mesh.make_layout(config, mesh, result.param_shapes, dtype)
-    return result._replace(model=sharding.model_on_mesh(result.model, mesh), rollout=layout)
+    result = result._replace(model=sharding.model_on_mesh(result.model, mesh))
+    return with_layout(result, policies_of(config.model)["dtype"])
+
+
+def with_layout(setup: Setup, dtype: str, devices: list | None = None) -> Setup:
+    """The setup with the layout of its rollouts, if they have one of their own.
+
+    Args:
+      setup: with the params as they are trained, adapters included.
+      dtype: that the model computes in.
+      devices: as in rollout_mesh.make_layout.
+    """
+    dtype = "" if setup.config.model.lora.rank or dtype == "float32" else dtype
+    layout = rollout_mesh.make_layout(setup.config, setup.mesh, setup.param_shapes, dtype, devices)
+    return setup._replace(rollout=layout)
 
 
 def with_reward_function(task: tasks.Task, path: str) -> tasks.Task:

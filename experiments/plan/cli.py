@@ -32,6 +32,7 @@ os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
 import jax
 from absl import flags
 
+from experiments.parts import quantized
 from experiments.parts.flags import main as start
 from experiments.parts.setup import Setup
 from experiments.parts.training import make_step
@@ -55,7 +56,7 @@ flags.DEFINE_bool("sweep", False, "plan the train step for every sensible mesh o
 flags.DEFINE_bool("largest", False, "plan the train step with the largest micro-batch that fits")
 flags.DEFINE_bool("placement", False, "estimate which devices should sample, score and train; compiles nothing")
 flags.DEFINE_string("lengths", None, "with --placement: a JSON list of completion lengths, or a run's folder")
-flags.DEFINE_list("programs", None, "to plan: train, score, decode, critic, sft; without it, those of the run but sft")
+flags.DEFINE_list("programs", None, "to plan: train, score, decode, move, critic, sft; without it, the run's but sft")
 flags.DEFINE_float("effort", 0.0, "XLA's exec_time_optimization_effort: 0 as in a run, -1 for a quick plan", -1.0, 1.0)
 flags.DEFINE_string("save", None, "write the plan to this file, as JSON")
 flags.DEFINE_string("table", None, "only write a README.md of the plans stored in this folder")
@@ -163,7 +164,7 @@ def cache_bytes(setup: Setup, prompts: int) -> float:
     rows = prompts * config.sample.group_size / sharding.row_shards(setup.mesh)
     length = max(config.rollout.prompt_buckets) + config.rollout.completion_length
     heads = model.num_kv_heads / setup.mesh.shape["tensor"]
-    width = jax.numpy.dtype(config.model.dtype).itemsize
+    width = 1 if quantized.kinds(config)[1] else jax.numpy.dtype(config.model.dtype).itemsize
     return rows * length * 2 * heads * model.head_dim * model.num_layers * width
 
 
@@ -173,8 +174,11 @@ def moved_bytes(name: str, setup: Setup, planned: programs.Planned, micro_batche
     A decode step reads the whole cache, empty columns too (rl_jax.models.transformer.decoding.attend_cache).
     """
     config, width = setup.config, jax.numpy.dtype(setup.config.model.dtype).itemsize
-    count = sum(x.size for x in jax.tree.leaves(setup.param_shapes))
-    weights = count * width / setup.mesh.shape["tensor"]  # gathered over fsdp: a chip reads them all
+    if name == "move":  # from where the training has them to where the sampler wants them
+        (lying,), shardings = planned.arguments, jax.tree.leaves(programs.sampling(setup).param_shardings)
+        return tree_bytes(lying, [x.sharding for x in lying]) + tree_bytes(lying, shardings)
+    size = sum(x.size * min(x.dtype.itemsize, width) for x in jax.tree.leaves(setup.param_shapes))
+    weights = size / setup.mesh.shape["tensor"]  # gathered over fsdp: a chip reads them all
     if name == "score":
         return weights
     if name in UPDATES:
@@ -230,14 +234,8 @@ def plan(
       effort: of the compiler.
 
     Raises:
-      ValueError: if the mesh does not fit the slice, the config has a rollout mesh of its own, or its run has no such
-        program.
+      ValueError: if a mesh does not fit the slice, rollouts have devices of their own, or the run has no such program.
     """
-    if config.rollout.mesh:
-        raise ValueError(
-            f"rollout.mesh={config.rollout.mesh!r}: plans sample on the training mesh; set rollout.mesh='', and plan "
-            "the rollout by itself with --config.mesh and --programs=decode"
-        )
     if config.model.dtype == "auto":
         config.model.dtype = "bfloat16"  # as on the accelerator that is planned for
     if config.model.attention == "auto":
@@ -269,24 +267,26 @@ def plan(
         "effort": effort,
         "libtpu": importlib.metadata.version("libtpu"),
         "programs": {},
-    }
+    } | ({"rollout_mesh": config.rollout.mesh} if config.rollout.mesh else {})
     for name in names or list(programs_of(config)):
+        here, counted_in = [programs.sampling(x) if name == "decode" else x for x in (setup, plain)]
+        program_mesh = (here.rollout if name == "move" else here).mesh
         if name == "train" and find_largest:
             rows, figures = largest(setup, chip.bytes, effort)
             result |= {"largest_micro_batch": rows, "micro_batches": result["rows"] // rows if rows else result["rows"]}
         else:
-            figures = compile_one(make_planned(name, setup), mesh, effort)
+            figures = compile_one(make_planned(name, here), program_mesh, effort)
         if "refused" not in figures:
             count = config[name].micro_batches if name in UPDATES else None
             count = result["micro_batches"] if name == "train" else count
-            planned, counted = [make_planned(name, x, count) for x in (setup, plain)]
-            total = flops.count(counted.jaxpr(mesh), while_turns=counted.while_turns)
+            planned, counted = [make_planned(name, x, count) for x in (here, counted_in)]
+            total = flops.count(counted.jaxpr(program_mesh), while_turns=counted.while_turns)
             useful = model_flops(name, plain, update_rows(name, config)) if name in UPDATES else total
             sent, synchronous = (sum(figures[kind].values()) for kind in ("sent_bytes", "synchronous_bytes"))
-            moved = moved_bytes(name, setup, planned, count or 1)
+            moved = moved_bytes(name, here, planned, count or 1)
             figures |= roofline(sent, total, useful, moved, mesh, chip, synchronous=synchronous)
         if name == "decode":
-            figures["cache_bytes"] = cache_bytes(setup, sampled_prompts(config))
+            figures["cache_bytes"] = cache_bytes(here, sampled_prompts(config))
         result["programs"][name] = figures
     return result
 
@@ -296,7 +296,9 @@ def report(result: dict[str, Any]) -> str:
     prompt, completion = result["tokens"]
     lines = [
         f"{result['model']}: {result['parameters'] / 1e9:.2f}B parameters on {result['topology']}, "
-        f"mesh {result['mesh']}" + ", ring attention" * (result.get("attention") == "ring"),
+        f"mesh {result['mesh']}"
+        + (f", rollouts on {result['rollout_mesh']}" if "rollout_mesh" in result else "")
+        + ", ring attention" * (result.get("attention") == "ring"),
         f"rows of {prompt} + {completion} tokens; a train step has {result['rows']}, "
         f"in {result['micro_batches']} micro-batches",
         f"parameters {result['parameter_bytes'] / GIB:.2f} GiB per chip, which has {result['chip_bytes'] / GIB:.0f}; "

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding
 
-from experiments.parts import actor_critic, critics, hub, policy, schedules, warm_start
-from experiments.parts.setup import POLICIES, Setup, sampling_of, with_adapters
+from experiments.parts import actor_critic, critics, hub, policy, quantized, rollout_mesh, schedules, warm_start
+from experiments.parts.setup import POLICIES, Setup, sampling_of, with_adapters, with_layout
 from experiments.parts.training import make_step, trained_model, with_merged_adapters
 from rl_jax import ppo, tasks
 from rl_jax.core.types import PolicyBatch, TokenBatch
@@ -18,7 +18,7 @@ from rl_jax.models.heads import add_value_head, make_predict
 from rl_jax.models.hf import loading
 from rl_jax.models.transformer.model import TransformerConfig, make_transformer
 from rl_jax.rollout.lm.engine import make_generate
-from rl_jax.training import sharding
+from rl_jax.training import resharding, sharding
 from rl_jax.training.scoring import in_micro_batches
 from rl_jax.training.step import init_state
 
@@ -64,11 +64,41 @@ def model_config(config, **changes) -> TransformerConfig:
 
 
 def describe(config, model: TransformerConfig, mesh: Mesh) -> Setup:
-    """The Setup of a run as shapes: without a task, and with abstract params, adapters included."""
+    """The Setup of a run as shapes: without a task, and with abstract params, adapters included.
+
+    Raises:
+      ValueError: if rollout.mesh does not fit, or is of devices of its own.
+    """
+    if config.rollout.mesh and config.rollout.devices != "shared":
+        raise ValueError(
+            f"rollout.devices={config.rollout.devices!r}: plans sample on the training's devices. Plan the rollout "
+            "by itself: --config.mesh=MESH --config.rollout.mesh= --config.rollout.devices=shared --programs=decode"
+        )
     shapes = loading.param_shapes(model)
     shardings = sharding.tree_shardings(shapes, mesh)
     setup = Setup(config, mesh, None, make_transformer(model), None, shapes, shardings)
-    return with_adapters(setup) if config.model.lora.rank else setup
+    setup = with_adapters(setup) if config.model.lora.rank else setup
+    return with_layout(setup, model.dtype, list(mesh.devices.flat))
+
+
+def _in_8_bits(setup: Setup) -> Setup:
+    """The Setup with its sampler's weights and cache, where the training has its own."""
+    if not any(quantized.kinds(setup.config)):
+        return setup
+    quantizing = quantized.Quantizing(setup, lambda changed: changed)
+    return quantizing.generate._replace(param_shapes=quantizing.shapes, model=quantized.sampling_model(setup))
+
+
+def sampling(setup: Setup) -> Setup:
+    """The Setup of the run's sampler: its mesh, and the weights as they lie there, rounded or in 8 bits."""
+    setup = _in_8_bits(setup)
+    layout = setup.rollout
+    if layout is None:
+        return setup
+    shapes = setup.param_shapes
+    if layout.dtype:
+        shapes = jax.eval_shape(functools.partial(rollout_mesh.rounded, dtype=layout.dtype), shapes)
+    return setup._replace(mesh=layout.mesh, param_shapes=shapes, param_shardings=layout.param_shardings, rollout=None)
 
 
 def _placed(shapes, shardings):
@@ -227,6 +257,26 @@ def decode(setup: Setup, prompts: int) -> Planned:
     arguments = (_params(setup), *on_rows(setup, tokens), _placed(key, everywhere))
     sample = with_merged_adapters(setup, generate)
     return Planned("decode", sample, arguments, keywords, config.rollout.completion_length - 1)
+
+
+def move(setup: Setup, rows: int, micro_batches: int | None = None) -> Planned:
+    """The weights on their way from the training's layout to the sampler's, once per step; rounding sends nothing.
+
+    On a real slice the two meshes may order the devices differently; here they have one order, so that the bytes are
+    the run's, but not which links they take.
+
+    Args:
+      setup: of the run, with a layout of its rollouts.
+      rows: not used.
+      micro_batches: not used.
+    """
+    del rows, micro_batches
+    there, mesh = sampling(setup), setup.mesh
+    here = Mesh(there.mesh.devices.reshape(mesh.devices.shape), mesh.axis_names, axis_types=mesh.axis_types)
+    shardings = jax.tree.map(lambda s: NamedSharding(here, s.spec), _in_8_bits(setup).param_shardings)
+    leaves = jax.tree.leaves(_placed(there.param_shapes, shardings))
+    call = resharding.exchange(leaves, jax.tree.leaves(there.param_shardings))
+    return Planned("move", call, (leaves,), {}, 0)
 
 
 def _params(setup: Setup):

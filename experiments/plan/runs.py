@@ -52,7 +52,7 @@ KINDS = {**dict.fromkeys(("grpo", "ppo", "grpo_async", "agents"), SAMPLED), "dpo
 
 
 def kind_of(config) -> Kind:
-    """The kind of the config's run, with a critic's program if it has one.
+    """The kind of the config's run, with a critic's program if it has one, and the move to rollout.mesh.
 
     Raises:
       ValueError: if there are no plans of runs of its program.
@@ -61,7 +61,8 @@ def kind_of(config) -> Kind:
         raise ValueError(f"experiments.plan plans no runs of {config.program}: it knows {', '.join(KINDS)}")
     kind = KINDS[config.program]
     critic = {"critic": programs.critic} if "critic" in config and not config.critic.shared else {}
-    return kind._replace(programs=kind.programs | critic)
+    moved = {"move": programs.move} if "decode" in kind.programs and config.rollout.mesh else {}
+    return kind._replace(programs=kind.programs | critic | moved)
 
 
 def programs_of(config) -> dict[str, Callable[..., programs.Planned]]:

@@ -15,15 +15,16 @@ Each line is a program as the TPU compiler made it, without a TPU. This page is 
 virtual environment with `.[tpu]`.
 
 GRPO with AdamW, bfloat16 over float32 masters, everything rematerialised, splash attention. A train step is one update
-on that many rows of 1,024 + 3,072 tokens, a micro-batch at a time; score and decode are of a whole step's rows. "peak"
-is the compiler's figure for a chip, in brackets what lies there all the time: parameters and optimizer state. "sent" is
-what a chip sends to others in one run of the program, by axis of the mesh; "waits" is the part of it that is
-synchronous, during which the chip does nothing else. "limit" is the time that the peaks of the chip allow, the waits
-included, and what sets the rest; nothing reaches it. MFU counts the FLOPs that the model needs, without those of
-rematerialisation. "most" is the largest micro-batch that fits, of those into which the rows divide, where it was
-searched. Near its limit the compiler takes programs whose parts, by its own figures, are more than the chip has: here
-they do not fit. A program with a star was compiled with XLA's least effort (`--effort=-1`), whose peaks are within some
-percent of a run's; its bytes can be a quarter more.
+on that many rows of 1,024 + 3,072 tokens, a micro-batch at a time; score and decode are of a whole step's rows. With a
+mesh of the rollouts' own (`--config.rollout.mesh`) decode is on that one, and move brings the weights there, once a
+step. "peak" is the compiler's figure for a chip, in brackets what lies there all the time: parameters and optimizer
+state, for decode and move the weights that they begin with. "sent" is what a chip sends to others in one run of the
+program, by axis of the mesh; "waits" is the part of it that is synchronous, during which the chip does nothing else.
+"limit" is the time that the peaks of the chip allow, the waits included, and what sets the rest; nothing reaches it.
+MFU counts the FLOPs that the model needs, without those of rematerialisation. "most" is the largest micro-batch that
+fits, of those into which the rows divide, where it was searched. Near its limit the compiler takes programs whose
+parts, by its own figures, are more than the chip has: here they do not fit. A program with a star was compiled with
+XLA's least effort (`--effort=-1`), whose peaks are within some percent of a run's; its bytes can be a quarter more.
 
 A plan marked OLD was made on or before 2026-11-22, when the reader of the compiled text stopped inside a kernel's
 metadata: its peak is right for the head of then, its bytes lack most of those of the layers, and its limit is too low.
@@ -151,12 +152,15 @@ def _line(name: str, result: dict[str, Any], kind: str) -> str:
     place = f"{slice_name(result['topology'])} ({result['topology']})"
     star = "*" if result.get("effort") else ""
     name += "" if "libtpu" in result else " OLD"
-    start = f"| {name} | {model} | {place} | {result['mesh']} | {kind}{star} |"
+    sampled = "rollout_mesh" in result and kind in ("decode", "move")
+    mesh = result["rollout_mesh"] if sampled else result["mesh"]
+    start = f"| {name} | {model} | {place} | {mesh} | {kind}{star} |"
     rows, micro = result["rows"], f" ({result['rows'] // result['micro_batches']})"
     start += f" {rows}{micro} |" if kind == "train" else f" {result['step_rows']} |"
     if "refused" in one:
         return f"{start} refused: {one['refused']} | | | | | |"
     state = result["parameter_bytes"] + (result["optimizer_bytes"] if kind == "train" else 0)
+    state = one["argument_bytes"] if sampled else state
     sent = ", ".join(f"{axes} {size / 1e9:.3g}" for axes, size in by_axis(one["sent_bytes"]).items()) or "none"
     waits = f"{sum(one['synchronous_bytes'].values()) / 1e9:.3g}" if "synchronous_bytes" in one else "unknown"
     most = result.get("largest_micro_batch", "") if kind == "train" else ""

@@ -120,11 +120,24 @@ def _move(leaves: list, targets: list[NamedSharding]) -> list[jax.Array]:
 
 def _exchange(leaves: list[jax.Array], targets: list[NamedSharding]) -> list[jax.Array]:
     """The leaves in other shardings over the same devices."""
-    through = [between(x.sharding.spec, to, x.shape) for x, to in zip(leaves, targets, strict=True)]
     if [*leaves[0].sharding.mesh.devices.flat] == [*targets[0].mesh.devices.flat]:
-        return _program(tuple(through), tuple(targets))(leaves)
+        return exchange(leaves, targets)(leaves)
     # Meshes of a slice differ in the order of their devices, and a program takes one: jax renames the parts first.
-    return jax.device_put(jax.device_put(leaves, through), targets)
+    return jax.device_put(jax.device_put(leaves, _through(leaves, targets)), targets)
+
+
+def exchange(leaves: list, targets: list[NamedSharding]):
+    """The program that moves arrays to other shardings over the same devices, in the same order.
+
+    Args:
+      leaves: arrays, or their shapes with NamedSharding's.
+      targets: a sharding for each.
+    """
+    return _program(tuple(_through(leaves, targets)), tuple(targets))
+
+
+def _through(leaves: list, targets: list[NamedSharding]) -> list[NamedSharding]:
+    return [between(x.sharding.spec, to, x.shape) for x, to in zip(leaves, targets, strict=True)]
 
 
 @functools.lru_cache(maxsize=16)

@@ -77,7 +77,9 @@ def test_devices_divide_over_processes(parsed):
         processes.simulate_devices(3)
 
 
-@pytest.mark.parametrize("independent, count, threads", [(False, 2, "16"), (True, 2, "2"), (True, 1, "1"), (False, 1, None)])
+@pytest.mark.parametrize(
+    "independent, count, threads", [(False, 2, "16"), (True, 2, "2"), (True, 1, "1"), (False, 1, None)]
+)
 def test_independent_devices_have_a_thread_each(parsed, monkeypatch, independent, count, threads):
     """Of XLA's pool, which reads NPROC once, when jax starts."""
     monkeypatch.delenv("NPROC")

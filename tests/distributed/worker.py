@@ -85,8 +85,7 @@ class Jobs:
         self.folder, self.mesh = folder, mesh
 
     def grpo(self) -> None:
-        """Dynamic sampling, trackers, a schedule, prompts chosen by what became of them, foreign rows; sampled on a mesh
-        of its own.
+        """Dynamic sampling, trackers, a schedule, chosen prompts, foreign rows; sampled on a mesh of its own.
 
         Not refinements, which ask for a program of their own: they are drawn as hinted rows are.
         """

@@ -305,6 +305,64 @@ def test_a_rollout_is_planned_for_the_rows_that_are_sampled_at_once(name, slots,
     assert runs.sampled_prompts(config) == prompts
 
 
+def with_rollout_mesh(weights: str = "", cache: str = "", dtype: str = "bfloat16"):
+    """A small run on fsdp:8 that samples on data:2,tensor:4, as shapes on the simulated devices."""
+    config, model = small(attention="dot_product", num_layers=2, num_kv_heads=4, dtype=dtype)
+    config.mesh = "fsdp:8"
+    config.rollout.update(mesh="data:2,tensor:4", weights=weights, cache=cache)
+    return programs.describe(config, model, sharding.make_mesh(sharding.parse_mesh(config.mesh)))
+
+
+def test_rollouts_on_a_mesh_of_their_own_are_planned_there():
+    setup = with_rollout_mesh()
+    assert list(runs.programs_of(setup.config)) == ["train", "score", "decode", "move"]
+    sampler = programs.sampling(setup)
+    assert sampler.mesh.shape["tensor"] == 4 and sampler.mesh.shape["fsdp"] == 1
+    kernel = sampler.param_shapes["layers"]["up"]["kernel"]
+    assert kernel.dtype == jnp.bfloat16 and setup.param_shapes["layers"]["up"]["kernel"].dtype == jnp.float32
+    planned = runs.make_planned("decode", sampler)
+    assert {x.sharding.mesh.shape["tensor"] for x in jax.tree.leaves(planned.arguments)} == {4}
+    assert runs.make_planned("train", setup).arguments[0].params["layers"]["up"]["kernel"].sharding.mesh == setup.mesh
+    config, model = small(num_layers=2, num_kv_heads=4)
+    alone = programs.describe(config, model, mesh())
+    assert programs.sampling(alone) is alone and "move" not in runs.programs_of(config)
+    # Weights are read in the same width, a chip has half of those of tensor:2, and as many rows' keys and values.
+    both = [cli.moved_bytes("decode", x, runs.make_planned("decode", x), 1) for x in (alone, sampler)]
+    caches = [384 * cli.cache_bytes(x, 8) for x in (alone, sampler)]
+    assert both[1] - caches[1] == pytest.approx((both[0] - caches[0]) / 2, rel=0.01)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("weights", ["", "int8"])
+def test_the_planned_move_is_the_one_that_runs(weights):
+    """Its bytes, and where the weights lie afterwards. Not in bfloat16, which a CPU sends as float32."""
+    setup = with_rollout_mesh(weights, dtype="float32")
+    planned = runs.make_planned("move", setup)
+    figures = cli.compile_one(planned, setup.rollout.mesh)
+    sent = stored.by_axis(figures["sent_bytes"])
+    leaves = planned.arguments[0]
+    total = sum(x.size * x.dtype.itemsize for x in leaves)
+    # An eighth is sent seven eighths of the way, and then to the one other device that wants the same quarter.
+    assert sum(sent.values()) == pytest.approx((7 / 64 + 1 / 8) * total, rel=0.07)
+    values = [jax.device_put(jnp.zeros(x.shape, x.dtype), x.sharding) for x in leaves]
+    wanted = jax.tree.leaves(programs.sampling(setup).param_shardings)
+    assert all(x.sharding == to for x, to in zip(planned.call(values), wanted, strict=True))
+    whole = 4 * sum(x.size for x in jax.tree.leaves(setup.param_shapes))
+    assert total == whole if not weights else total < 0.6 * whole  # the embedding keeps its width
+    assert cli.moved_bytes("move", setup, planned, 1) == pytest.approx(total / 8 + total / 4, rel=0.02)
+
+
+def test_a_sampler_in_8_bits_is_planned_so():
+    setup = with_rollout_mesh("int8", "int8")
+    sampler = programs.sampling(setup)
+    assert sampler.param_shapes["layers"]["up"]["kernel"].values.dtype == jnp.int8
+    plain = programs.sampling(with_rollout_mesh())
+    assert cli.cache_bytes(sampler, 8) == cli.cache_bytes(plain, 8) / 2
+    planned = runs.make_planned("decode", sampler)
+    text = str(planned.jaxpr(sampler.mesh))
+    assert "i8[" in text and "i8[" not in str(runs.make_planned("decode", plain).jaxpr(plain.mesh))
+
+
 @pytest.mark.slow
 def test_a_planned_critic_predicts_values_and_adapters_alone_are_trained():
     """The critic has a head; frozen weights have no moments, and no gradient among the FLOPs that a step needs."""
@@ -696,10 +754,10 @@ def test_a_mesh_of_another_size_is_refused(monkeypatch):
 
 
 def test_what_is_not_planned_is_refused():
-    config = plans.get_config("8b")
-    config.rollout.mesh = "tensor:8"
-    with pytest.raises(ValueError, match="rollout.mesh="):
-        cli.plan(config, "v5e:2x4", ["train"])
+    config, model = small()
+    config.rollout.update(mesh="tensor:8", devices="separate")
+    with pytest.raises(ValueError, match="rollout.devices='separate': plans sample on the training's devices"):
+        programs.describe(config, model, mesh())
     with pytest.raises(ValueError, match="--programs=critic: a run of grpo has train, score, decode"):
         runs.make_planned("critic", programs.describe(*small(), mesh()))
     config.program = "control.ppo"
