@@ -4,8 +4,9 @@
     python -m experiments.control.offline --config=configs/control/offline.py:cartpole,cql
 
 Arguments: an environment, `pointmass` (the default), `neorl2` (the same with delay and wind, and data of one middling
-policy), `gridworld`, `cartpole`, `aim`, `matching`, `hidden` (pointmass without its velocities); a method, `bc`,
-`filtered_bc`, `awr`, `iql` (the default), `xql`, `dual_chi2`, `dual_tv`, `recoil` (imitation, without rewards), `cql`,
+policy), `gridworld`, `cartpole`, `aim`, `matching`, `hidden` (pointmass without its velocities),
+`salesman` (shortest tours); a method, `bc`, `filtered_bc`, `awr`, `iql` (the default), `xql`, `dual_chi2`, `dual_tv`,
+`recoil` (imitation, without rewards), `cql`, `bq_nco` (a transformer over the cities left, on `salesman`),
 for continuous actions `td3_bc`, `a2pr`; decision transformers, `dt`, `mo_dt`; `oppo`; `histories`, IQL on codes of what
 was seen so far; tasks one after the other, on `pointmass` with goals that are not observed, `oer`, `random_replay` (the
 same, but what is kept of a task is drawn at random), `psec` (a base, skills that are adapters of it, a new task by
@@ -34,6 +35,12 @@ ENVIRONMENTS = {
     "cartpole": dict(env=dict(name="gymnax/CartPole-v1"), dataset=dict(num_steps=400), eval=dict(max_steps=500)),
     "aim": dict(env=dict(name="probes/aim"), dataset=dict(num_steps=40), eval=dict(max_steps=1)),
     "matching": dict(env=dict(name="probes/matching"), dataset=dict(num_steps=40), eval=dict(max_steps=1)),
+    # arXiv 2301.03313: shortest tours of random cities; there a million of 100 cities.
+    "salesman": dict(
+        env=dict(name="probes/salesman", cities=7),
+        dataset=dict(num_envs=2000, num_steps=6, behaviours=("expert",), shares=(1.0,)),
+        eval=dict(max_steps=20),
+    ),
     # Places without velocities, also for the behaviours: what matters has to be read from the last observations.
     "hidden": dict(
         env=dict(name="probes/pointmass", features=(0, 1)), dataset=dict(num_steps=200), eval=dict(max_steps=20)
@@ -81,6 +88,7 @@ METHODS = {
         fn="histories", base=dict(fn="iql", expectile=0.7, **_WEIGHTS), coef=0.1, model_coef=1.0, discount=0.9
     ),
     "oppo": dict(fn="oppo", triplet_coef=0.1, norm_coef=0.1, margin=1.0),
+    "bq_nco": dict(fn="bq_nco"),
 }
 # arXiv 2305.13804: the tasks, and how much of each is kept.
 GOALS = dict(field="goal", values=((-0.8, 0.0), (0.8, 0.0), (0.0, 0.8)), kept=200, horizon=20)
@@ -110,7 +118,9 @@ LABELS = {
     "labelled_only": dict(missing="actions", fill=False),
     "preferred": dict(missing="rewards"),
 }
-DISCRETE = ("gridworld", "cartpole", "matching")
+# arXiv 2301.03313: also on more cities than those of the data; parts of naver/bq-nco have a city to choose, 2 or more.
+TOURS = dict(cities=(7, 10), smallest=2)
+DISCRETE = ("gridworld", "cartpole", "matching", "salesman")
 CONTINUOUS_METHODS = ("td3_bc", "a2pr", *CONTINUAL)
 
 
@@ -159,9 +169,12 @@ def get_config(arg: str | None = None):
     if max(map(len, (places, methods, labels))) > 1:
         named = ", ".join(places + methods + labels)
         raise ValueError(f"choose at most one environment, one method and one word for the labels, not {named}")
-    place, method = (places or ["pointmass"])[0], (methods or ["iql"])[0]
+    method = (methods or ["iql"])[0]
+    place = (places or ["salesman" if method == "bq_nco" else "pointmass"])[0]
     if place in DISCRETE and method in CONTINUOUS_METHODS:
         raise ValueError(f"{method} is for continuous actions, {place} has a finite set: choose iql or cql")
+    if method == "bq_nco" and (place != "salesman" or labels or words & {"fqe", "imagined", "online"}):
+        raise ValueError("bq_nco imitates shortest tours: it goes with salesman only")
     if place != "pointmass" and method in CONTINUAL:
         raise ValueError(f"{method} has tasks of pointmass, not of {place}: set env and continual in your own file")
     if method in CONTINUAL and (extra := [*labels, *(words & {"fqe", "imagined", "online"})]):
@@ -193,6 +206,9 @@ def get_config(arg: str | None = None):
             config.planner = dict(PLANNER)
             config.dataset.update(behaviours=("random",), shares=(1.0,), num_envs=20, num_steps=20)
             config.eval.num_episodes = 16
+        if method == "bq_nco":
+            config.sequence = dict(width=64, layers=3, heads=4)
+            config.tours = dict(TOURS)
         if method == "oppo":
             config.hindsight = dict(code=16, length=20)
         if method == "histories":
@@ -222,6 +238,8 @@ def shorten(config) -> None:
         config.history.update(code=4, context=4)
     config.dataset.update(num_envs=8, num_steps=20)
     config.eval.update(num_episodes=2, max_steps=20)
+    if "tours" in config:
+        config.tours.cities = (5,)
     if "prompt" in config:
         config.prompt.update(episodes=1, rounds=2)
     if "continual" in config:

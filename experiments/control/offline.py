@@ -8,8 +8,8 @@ The data are those of scripted behaviours of mixed quality, or of dataset.path: 
 --config.record.path=FOLDER recorded, Minari's or D4RL's HDF5, a TFDS folder of RLDS episodes. eval/normalized is 0 for
 random actions and 100 for the scripted expert. With a group `continual` the data are those of several tasks, one after
 the other (experiments.parts.continual_runs, hyper_runs and skill_runs) or at once (in_context_runs); with a group
-`online` it goes on in the environment (experiments.parts.online_runs). Runs, meshes, checkpoints and the loop are
-control.ppo's.
+`online` it goes on in the environment (experiments.parts.online_runs); `bq_nco` imitates optimal tours (tour_runs).
+Runs, meshes, checkpoints and the loop are control.ppo's.
 """
 
 import pathlib
@@ -23,6 +23,7 @@ from experiments.parts import (
     offline_runs,
     online_runs,
     skill_runs,
+    tour_runs,
 )
 
 # algorithm.fn -> what makes a run; others learn one task.
@@ -32,6 +33,7 @@ SEQUENCES = {
     "psec": skill_runs.make_skill_run,
     "t2mir": in_context_runs.make_in_context_run,
 }
+OWN = {"bq_nco": tour_runs.make_tour_run}  # of one task, with an evaluation of its own
 
 
 def run(config, workdir: pathlib.Path) -> None:
@@ -41,7 +43,7 @@ def run(config, workdir: pathlib.Path) -> None:
     if "continual" in config and config.algorithm.fn not in SEQUENCES:
         raise ValueError(f"continual: algorithm.fn={config.algorithm.fn!r} learns one task; {' or '.join(SEQUENCES)}")
     one_task = online_runs.make_online_run if "online" in config else offline_runs.make_offline_run
-    make_run = SEQUENCES.get(config.algorithm.fn, one_task)
+    make_run = (SEQUENCES | OWN).get(config.algorithm.fn, one_task)
     control_loop.train(config, workdir, make_run, lambda config: lambda state, step: [])
 
 

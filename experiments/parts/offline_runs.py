@@ -226,20 +226,21 @@ def fit_of(config, values, recipe, make: Callable = recipes.make_fit, **options)
     return make(recipe, adam.pop("learning_rate"), **sizes, **options, **adam)
 
 
-def make_offline_run(config, *, parts: int = 1, axis_name: str | None = None):
+def make_offline_run(config, *, parts: int = 1, axis_name: str | None = None, method: Callable | None = None):
     """Makes the pure functions of one run, as control_runs.make_run.
 
     Args:
       config: of the program.
       parts: devices per run; 1.
       axis_name: None.
+      method: makes the Method, as `step_method`; None: that of METHODS.
 
     Returns:
       (init, advance, params).
     """
     check_one_device(config, parts)
     check_unread(config)
-    settings, method = control_setup.settings_of(config), METHODS.get(config.algorithm.fn, step_method)
+    settings, method = control_setup.settings_of(config), method or METHODS.get(config.algorithm.fn, step_method)
     env = control_setup.load_env(config, 1)
     networks = offline_data.make_offline_networks(config, env)
     load = offline_data.make_loader(config, networks, config.dataset.discount)

@@ -12,6 +12,7 @@ A method is a Recipe (recipe.py): a loss of all its networks. A config names one
     hypercrl                                 hypernetwork.py    the same for a model that is planned with
     t2mir                                    in_context.py      several tasks, told apart by what was seen so far
     psec                                     skills.py          skills as adapters of one policy, and their composition
+    bq_nco                                   tours.py           cloning of parts of optimal tours
 """
 
 from rl_jax.control.offline.actor_critic import a2pr, cql, td3_bc
@@ -23,6 +24,7 @@ from rl_jax.control.offline.in_context import t2mir
 from rl_jax.control.offline.in_sample import awr, bc, dual, filtered_bc, iql, recoil, xql
 from rl_jax.control.offline.sequence import dt, mo_dt
 from rl_jax.control.offline.skills import psec
+from rl_jax.control.offline.tours import bq_nco
 
 __all__ = ["a2pr", "awr", "bc", "cql", "dt", "dual", "filtered_bc", "iql", "mo_dt", "oer", "oppo", "recoil", "td3_bc"]
-__all__ += ["histories", "hypercrl", "psec", "t2mir", "xql"]
+__all__ += ["bq_nco", "histories", "hypercrl", "psec", "t2mir", "xql"]

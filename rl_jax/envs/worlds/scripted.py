@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 
 from rl_jax.envs.protocol import Box, Discrete
-from rl_jax.envs.worlds import pointmass
+from rl_jax.envs.worlds import pointmass, salesman
 
 # name -> (probability of a random action, whether the controller is reversed)
 BEHAVIOURS = {
@@ -49,6 +49,7 @@ CONTROLLERS: dict[str, Callable] = {
     "probes/pointmass": pointmass.controller,
     "probes/gridworld": gridworld,
     "probes/aim": lambda observations: 0.5 * observations,
+    "probes/salesman": salesman.controller,
     "probes/matching": lambda observations: (observations[..., 0] > 0).astype(jnp.int32),
     "gymnax/CartPole-v1": cartpole,
 }

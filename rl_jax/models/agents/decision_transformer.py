@@ -158,6 +158,15 @@ def attend(qkv: chex.Array, visible: chex.Array, heads: int) -> chex.Array:
     return jnp.einsum("bhts,bshd->bthd", shares, v).reshape(rows, length, size // 3)
 
 
+def uniform_matrices(key: chex.PRNGKey, shapes: dict[str, tuple[int, ...]]) -> dict[str, chex.Array]:
+    """Matrices of these shapes, [..., inputs, outputs], uniform in +- 1 / sqrt(inputs)."""
+    keys = jax.random.split(key, len(shapes))
+    return {
+        name: jax.random.uniform(k, shape, minval=-1.0, maxval=1.0) * shape[-2] ** -0.5
+        for k, (name, shape) in zip(keys, shapes.items(), strict=True)
+    }
+
+
 def norm(x: chex.Array) -> chex.Array:
     """To mean 0 and variance 1 on the last axis."""
     centred = x - jnp.mean(x, axis=-1, keepdims=True)

@@ -21,7 +21,7 @@ import numpy as np
 
 from rl_jax.core.types import Params
 from rl_jax.losses import experts
-from rl_jax.models.agents.decision_transformer import PERIODS, attend, norm
+from rl_jax.models.agents.decision_transformer import PERIODS, attend, norm, uniform_matrices
 from rl_jax.models.agents.distributions import Distribution
 
 
@@ -131,11 +131,11 @@ def make_expert_transformer(
 
     def init(key: chex.PRNGKey) -> Params:
         own_key, token_key, task_key, contrast_key = jax.random.split(key, 4)
-        own = _uniform(own_key, shapes) | {"token_noise": jnp.zeros((width, token_experts))}
-        own["token_gate"] = _uniform(token_key, _gate_shapes(width, token_experts))
+        own = uniform_matrices(own_key, shapes) | {"token_noise": jnp.zeros((width, token_experts))}
+        own["token_gate"] = uniform_matrices(token_key, _gate_shapes(width, token_experts))
         return {
             "sequence": own,
-            "gate": _uniform(task_key, _gate_shapes(width, task_experts)),
+            "gate": uniform_matrices(task_key, _gate_shapes(width, task_experts)),
             "contrast": {"kernel": jax.random.normal(contrast_key, (task_experts, task_experts))},
         }
 
@@ -171,15 +171,6 @@ def newest(outputs: chex.Array, mask: chex.Array) -> chex.Array:
 
 def _gate_shapes(width: int, count: int) -> dict[str, tuple[int, int]]:
     return {"up": (width, count), "down": (count, count)}
-
-
-def _uniform(key: chex.PRNGKey, shapes: dict[str, tuple[int, ...]]) -> dict[str, chex.Array]:
-    """Uniform in +- 1 / sqrt(inputs)."""
-    keys = jax.random.split(key, len(shapes))
-    return {
-        name: jax.random.uniform(k, shape, minval=-1.0, maxval=1.0) * shape[-2] ** -0.5
-        for k, (name, shape) in zip(keys, shapes.items(), strict=True)
-    }
 
 
 def _tokens(own: Params, queries: chex.Array, prompt: Prompt) -> tuple[chex.Array, chex.Array]:
