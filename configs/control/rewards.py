@@ -172,7 +172,10 @@ PLACES = {
     "anchored_views": (_AUXILIARY | dict(auxiliary=dict(fn="anchors")), dict(fn="")),
     # arXiv 2305.15801 (Lucy-SKG). Errands' rewards are of more than one sign.
     "reward_and_state": (_ERRANDS | dict(auxiliary=dict(fn="reward_and_state")), dict(fn="")),
-    # arXiv 2403.00673: starts from a teacher's states for the first 100,000 steps. Its teacher is a trained agent.
+    # arXiv 2403.00673: starts from a teacher's states for the first 100,000 steps. It is scripted, or a finished run of
+    # control.ppo, as the paper's; here plain PPO and then its students:
+    #   ... --config=configs/control/rewards.py:snapshots --config.env.snapshots.until=0 --workdir=runs/teacher
+    #   ... --config=configs/control/rewards.py:snapshots --config.env.snapshots.run=runs/teacher
     "snapshots": (
         _PROBE
         | dict(
@@ -180,6 +183,7 @@ PLACES = {
                 name="probes/corridor",
                 length=40,
                 snapshots=dict(
+                    run="",  # folder of the teacher; "": `teacher`
                     teacher=dict(fn="mostly", action=1, share=0.6),
                     episodes=10,
                     every=10,

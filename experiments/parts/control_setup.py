@@ -177,15 +177,19 @@ def load_env(config, count: int, *, learning: bool = False, **more) -> envs.Vect
 
 
 def _from_snapshots(name: str, count: int, taught: dict[str, Any], fields: dict[str, Any]) -> envs.Vector:
-    """`count` envs that begin where a teacher has been (envs.snapshots).
+    """`count` envs that begin where a teacher has been (envs.snapshots): the finished run `run`, or a scripted one.
 
     Raises:
-      ValueError: if the envs live on the host.
+      ValueError: if the envs live on the host, or the run is not to be used (trained_teacher.restored).
     """
     if envs.on_host(name) or "fresh_starts" in fields:
         raise ValueError(f"env.snapshots: {name} lives on the host or keeps its starts: leave them out")
     env, spec = envs.load(name, **fields), dict(taught)
     until, limit = spec.pop("until") // count, spec.pop("limit")
-    teacher = bind(spec.pop("teacher"), snapshots)
-    made = snapshots.collected(env, teacher, jax.random.key(spec.pop("seed", 0)), **spec)
+    run, teacher, value = spec.pop("run", ""), bind(spec.pop("teacher"), snapshots), None  # older configs have no run
+    if run:
+        from experiments.parts import trained_teacher  # which imports this module
+
+        teacher, value = trained_teacher.restored(run, env)
+    made = snapshots.collected(env, teacher, jax.random.key(spec.pop("seed", 0)), value=value, **spec)
     return snapshots.vectorize_from(env, count, made, until=until, limit=limit)

@@ -30,7 +30,7 @@ from rl_jax.control.pathwise import make_pathwise_update
 from rl_jax.control.semi_policy import make_semi_policy_update
 from rl_jax.control.sequences import by_rows
 from rl_jax.control.trust_region import make_trust_region_update
-from rl_jax.control.update import ControlState, make_update, shuffled, unraveler
+from rl_jax.control.update import ControlState, make_update, normalizer, shuffled, unraveler
 
 __all__ = [
     "Algorithm",
@@ -45,6 +45,7 @@ __all__ = [
     "make_semi_policy_update",
     "make_trust_region_update",
     "make_update",
+    "normalizer",
     "shuffled",
     "unraveler",
     "whitened",

@@ -126,7 +126,7 @@ def make_parts(
         actor = state.actor
         if algorithm.actor_lag > 1:
             actor = jnp.where(count % algorithm.actor_lag == 0, train.params, actor)
-        normalize = _normalizer(train.trackers)
+        normalize = normalizer(train.trackers)
         policy = learning.policy(unravel(actor if algorithm.actor_lag > 1 else train.params), normalize)
         worlds, rows, metrics = collect(policy, agent.distribution, env, state.worlds, act_key, num_steps=num_steps)
         carried, rows = _observe(trackers, train.trackers, rows)
@@ -144,7 +144,7 @@ def make_parts(
         return ControlState(train._replace(trackers=carried), worlds, actor), batch, order, metrics | credit_metrics
 
     def policy_of(state: ControlState) -> Callable:
-        return learning.policy(unravel(state.train.params), _normalizer(state.train.trackers))
+        return learning.policy(unravel(state.train.params), normalizer(state.train.trackers))
 
     def loss_of(params: chex.Array, batch: ppo.PPOBatch):
         whole = unravel(params)
@@ -261,7 +261,7 @@ def _trackers(env, algorithm: Algorithm, axis_name) -> dict[str, Tracker]:
     return result
 
 
-def _normalizer(states: dict[str, Any]) -> Callable:
+def normalizer(states: dict[str, Any]) -> Callable:
     """observations [..., *shape] -> the same in standard deviations; the identity if no moments are tracked."""
     if "observations" not in states:
         return lambda x: x

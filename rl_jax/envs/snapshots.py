@@ -52,12 +52,20 @@ def mostly(key: chex.PRNGKey, observation: chex.Array, *, action: int = 1, share
 
 
 def collected(
-    env: Environment, teacher: Callable, key: chex.PRNGKey, *, episodes: int, every: int, max_steps: int, clusters: int
+    env: Environment,
+    teacher: Callable,
+    key: chex.PRNGKey,
+    *,
+    episodes: int,
+    every: int,
+    max_steps: int,
+    clusters: int,
+    value: Callable | None = None,
 ) -> Snapshots:
     """Snapshots of a teacher's episodes.
 
-    Source: arXiv 2403.00673 and its code: 10 episodes, every 10 steps, 6 clusters by k-means. Departs: clusters are of
-    observations (what its code stores as the feature is unsure).
+    Source: arXiv 2403.00673 and sdpkjc/snapshotrl: 10 episodes, every 10 steps, 6 clusters by k-means of the teacher's
+    value of each state. Departs: steps are counted in each episode, there over all of them.
 
     Args:
       env: one environment.
@@ -67,6 +75,7 @@ def collected(
       every: steps between two snapshots.
       max_steps: of an episode.
       clusters: 1 makes all snapshots equally likely.
+      value: observations [M, *shape] -> float [M], the teacher's; None: clusters are of the observations.
     """
 
     def episode(key: chex.PRNGKey):
@@ -85,7 +94,8 @@ def collected(
     kept = np.flatnonzero((np.asarray(alive) & (np.arange(max_steps) % every == 0)[None]).reshape(-1))
     pick = lambda x: np.asarray(x).reshape(-1, *x.shape[2:])[kept]  # noqa: E731
     seen = pick(observations)
-    return Snapshots(jax.tree.map(pick, states), seen, start_probs(clustered(seen.reshape(len(seen), -1), clusters)))
+    points = seen if value is None else np.asarray(jax.jit(value)(seen))
+    return Snapshots(jax.tree.map(pick, states), seen, start_probs(clustered(points.reshape(len(seen), -1), clusters)))
 
 
 def clustered(points: np.ndarray, clusters: int, *, rounds: int = 20) -> np.ndarray:

@@ -68,3 +68,12 @@ def test_without_snapshots_it_is_the_usual_vector(made):
         walked(snapshots.vectorize_from(ENV, 4, made, until=0, limit=3), 60),
     )
     jax.tree.map(np.testing.assert_array_equal, usual, none)
+
+
+def test_clusters_are_of_the_teachers_value():
+    """Two of the six snapshots have another value: each of these is a start twice as often as one of the four."""
+    teacher = functools.partial(snapshots.mostly, action=1, share=1.0)
+    options = dict(episodes=2, every=5, max_steps=20, clusters=2)
+    found = snapshots.collected(ENV, teacher, jax.random.key(0), value=lambda seen: 3.0 * seen[:, 10], **options)
+    np.testing.assert_array_equal(np.argmax(found.observations, 1), [0, 5, 10, 0, 5, 10])
+    np.testing.assert_allclose(found.probs, np.array([1, 1, 2, 1, 1, 2]) / 8)
