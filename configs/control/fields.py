@@ -182,6 +182,7 @@ CONTROL = {
     "sequence.context": "Decision transformer: steps that it sees.",
     "tours.cities": "bq_nco: numbers of cities at which tours are compared with the shortest ones. 3 to 16.",
     "tours.smallest": "bq_nco: fewest cities between the ends of a part of a tour.",
+    "tours.beam": "bq_nco: tours that a beam search keeps, in eval/beam_N. 1: none.",
     "experts.token_experts": "t2mir: experts that the kinds of tokens are shared out over.",
     "experts.task_experts": "t2mir: experts that the tasks are shared out over.",
     "experts.chosen": "t2mir: experts of a token in either mixture.",

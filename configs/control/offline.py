@@ -119,7 +119,7 @@ LABELS = {
     "preferred": dict(missing="rewards"),
 }
 # arXiv 2301.03313: also on more cities than those of the data; parts of naver/bq-nco have a city to choose, 2 or more.
-TOURS = dict(cities=(7, 10), smallest=2)
+TOURS = dict(cities=(7, 10), smallest=2, beam=16)
 DISCRETE = ("gridworld", "cartpole", "matching", "salesman")
 CONTINUOUS_METHODS = ("td3_bc", "a2pr", *CONTINUAL)
 
@@ -239,7 +239,7 @@ def shorten(config) -> None:
     config.dataset.update(num_envs=8, num_steps=20)
     config.eval.update(num_episodes=2, max_steps=20)
     if "tours" in config:
-        config.tours.cities = (5,)
+        config.tours.update(cities=(5,), beam=2)
     if "prompt" in config:
         config.prompt.update(episodes=1, rounds=2)
     if "continual" in config:

@@ -1,24 +1,27 @@
 """One run of experiments.control.offline with algorithm.fn "bq_nco": a transformer that imitates optimal tours.
 
 The data are whole tours of the scripted expert, who solves each by dynamic programming. A batch has random parts of
-them (envs.worlds.salesman.path_of). eval/gap_N is how much longer the policy's tours of N cities are than the shortest
-ones of the same cities, in percent, for each N of tours.cities: the weights are the same for all.
+them (envs.worlds.salesman.path_of). eval/gap_N is how much longer the policy's greedy tours of N cities are than the
+shortest ones of the same cities, in percent, for each N of tours.cities: the weights are the same for all. eval/beam_N
+is the same of a beam search.
 """
 
+import functools
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 
-from experiments.parts import control_setup, offline_data, offline_runs
+from experiments.parts import offline_data, offline_runs
+from rl_jax import envs
 from rl_jax.control import offline
 from rl_jax.control.offline import data as datasets
 from rl_jax.core.binding import bind
 from rl_jax.envs.worlds import salesman, scripted
-from rl_jax.models.agents.distributions import categorical
 from rl_jax.models.agents.offline_networks import OfflineNetworks
 from rl_jax.models.agents.set_policy import SetPolicy, make_set_policy
-from rl_jax.rollout.envs.steps import evaluate, memoryless
+from rl_jax.rollout.envs.beam import beam_search
+from rl_jax.rollout.envs.steps import memoryless
 
 
 def check(config) -> None:
@@ -33,8 +36,14 @@ def check(config) -> None:
             "algorithm.fn='bq_nco' imitates optimal tours: it needs dataset.behaviours=('expert',), dataset.path='', "
             "dataset.mixing=() and dataset.normalize_observations=False"
         )
+    if config.env.features or config.env.frame_stack > 1:
+        raise ValueError(
+            "algorithm.fn='bq_nco' reads observations as they are: leave out env.features and env.frame_stack"
+        )
     if settings.num_steps < cities - 1:
         raise ValueError(f"dataset.num_steps={settings.num_steps} has no whole tour of env.cities={cities}")
+    if fields.beam < 1:
+        raise ValueError(f"tours.beam={fields.beam} must be 1, none, or more")
     if not 1 <= fields.smallest < cities:
         raise ValueError(f"tours.smallest={fields.smallest} must be from 1 to below env.cities={cities}")
     if not all(2 < size <= salesman.MOST_CITIES for size in (cities, *fields.cities)):
@@ -93,26 +102,28 @@ def tour_method(config, networks: OfflineNetworks, algorithm: dict) -> offline_r
     )
 
 
-def gap(config, policy: Callable, cities: int, key: jax.Array) -> jax.Array:
-    """The mean of 100 (length / shortest - 1) over config.eval.num_episodes random instances, float32 [].
+def gaps(config, policy: Callable, key: jax.Array) -> dict[str, jax.Array]:
+    """100 (length / shortest - 1), float32 [] by name, means over config.eval.num_episodes random instances.
 
     Args:
-      config: its groups env and eval.
-      policy: observations [B, 3 n - 1] -> logits [B, n - 1].
-      cities: n.
+      config: its groups env, eval and tours.
+      policy: observations [B, 3 n - 1] -> logits [B, n - 1], for any n.
       key: of the instances.
+
+    Returns:
+      eval/gap_N of greedy tours of N cities for each N of tours.cities; eval/beam_N, if tours.beam is above 1, of the
+      shortest of so many tours that a beam search keeps.
     """
-    env = control_setup.load_env(config, config.eval.num_episodes, cities=cities)
-
-    def best(observations: jax.Array) -> jax.Array:
-        return jax.nn.one_hot(salesman.controller(observations), cities - 1)
-
-    def lengths(policy: Callable, greedy: bool) -> jax.Array:
-        options = dict(max_steps=cities, greedy=greedy)
-        return -evaluate(memoryless(policy), categorical(cities - 1), env, key, **options)[0]
-
-    shortest = lengths(best, True)  # the same key, the same cities
-    return 100.0 * jnp.mean(lengths(policy, config.eval.greedy) / shortest - 1.0)
+    found = {}
+    for cities in config.tours.cities:
+        env = envs.load(config.env.name, cities=cities)
+        keys = jax.random.split(key, config.eval.num_episodes)
+        shortest = jax.vmap(lambda key, env=env: salesman.rest_of(env.reset(key)[1])[0])(keys)
+        for name, width in (("gap", 1), ("beam", config.tours.beam)):
+            if name == "gap" or width > 1:
+                search = functools.partial(beam_search, policy, env, width=width, num_steps=cities - 1)
+                found[f"eval/{name}_{cities}"] = 100.0 * jnp.mean(-jax.vmap(search)(keys) / shortest - 1.0)
+    return found
 
 
 def make_tour_run(config, *, parts: int = 1, axis_name: str | None = None):
@@ -140,7 +151,6 @@ def make_tour_run(config, *, parts: int = 1, axis_name: str | None = None):
         def policy(observations: jax.Array) -> jax.Array:
             return model.policy(params(state), observations)
 
-        found = {f"eval/gap_{size}": gap(config, policy, size, key) for size in config.tours.cities}
-        return state, metrics | found
+        return state, metrics | gaps(config, policy, key)
 
     return init, advance, params

@@ -408,7 +408,7 @@ PLANTED = [
         "control.ppo: the newest moments",
         UPDATE,
         "rule.assign(unravel(train.params), rows, normalize, state.worlds)",
-        "rule.assign(unravel(train.params), rows, _normalizer(carried), state.worlds)",
+        "rule.assign(unravel(train.params), rows, normalizer(carried), state.worlds)",
         CONTROL,
     ),
     (

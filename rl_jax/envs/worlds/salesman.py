@@ -152,6 +152,13 @@ def shortest_path(
     return jnp.where(subset > 0, costs[0], gaps(origin[None], destination[None])[0, 0]), order
 
 
+def rest_of(observation: chex.Array) -> tuple[chex.Array, chex.Array]:
+    """`shortest_path` of what is observed, float [3 n - 1]: (its length, its order as actions)."""
+    chex.assert_rank(observation, 1)
+    rows = observation[2:].reshape(-1, 3)
+    return shortest_path(jnp.zeros(2), rows[:, :2], rows[:, 2] > 0.5, observation[:2])
+
+
 def controller(observations: chex.Array) -> chex.Array:
     """The action that goes to the next city of the shortest way, from what is observed: [..., 3 n - 1] -> int32 [...].
 
@@ -159,12 +166,7 @@ def controller(observations: chex.Array) -> chex.Array:
     """
     chex.assert_axis_dimension_gteq(observations, -1, 5)
     flat = observations.reshape(-1, observations.shape[-1])
-
-    def one(observation: chex.Array) -> chex.Array:
-        rows = observation[2:].reshape(-1, 3)
-        return shortest_path(jnp.zeros(2), rows[:, :2], rows[:, 2] > 0.5, observation[:2])[1][0]
-
-    return jax.vmap(one)(flat).reshape(observations.shape[:-1])
+    return jax.vmap(lambda observation: rest_of(observation)[1][0])(flat).reshape(observations.shape[:-1])
 
 
 def tour_of(observations: chex.Array) -> chex.Array:

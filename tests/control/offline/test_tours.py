@@ -23,7 +23,7 @@ CITIES, UPDATES = 6, 250
 def small(**fields):
     """Tours of 6 cities; fields as dataset__num_envs."""
     config = configs.get_config("salesman,bq_nco")
-    config.env.cities, config.tours.cities = CITIES, (CITIES, 8)
+    config.env.cities, config.tours = CITIES, dict(cities=(CITIES, 8), smallest=2, beam=1)
     config.dataset.update(num_envs=150, num_steps=11)  # two tours and a step of a third
     config.sequence.update(width=16, layers=1, heads=2)
     with config.unlocked():
@@ -83,20 +83,24 @@ def small_nets(logits):
 
 
 def test_the_gap_is_that_of_enumeration():
-    """Of always going to the nearest city, on the same instances."""
-    config, key = small(eval__num_episodes=8), jax.random.key(2)
-    first = jnp.zeros((8, CITIES - 1)).at[:, 0].set(1.0)
-    found = jitted(lambda key: tour_runs.gap(config, lambda seen: first, CITIES, key))(key)
-    cities = control_setup.load_env(config, 8).reset(jax.random.split(key)[0])[0]
+    """Of always going to the nearest city, on the same instances; as many beams as there are tours find the best."""
+    config, key = small(eval__num_episodes=8, tours__cities=(5,), tours__beam=24), jax.random.key(2)
+
+    def nearest(seen):
+        return jnp.where(seen[:, 4::3] > 0.5, -jnp.arange(4.0)[None], -1e9)
+
+    found = jitted(lambda key: tour_runs.gaps(config, nearest, key))(key)
+    cities = jax.vmap(salesman.environment(cities=5).reset)(jax.random.split(key, 8))[0][0]
     lengths = [
-        salesman.length(own, salesman.nearest_tour(own)) / salesman.best_tour(own)[0] for own in np.asarray(cities[0])
+        salesman.length(own, salesman.nearest_tour(own)) / salesman.best_tour(own)[0] for own in np.asarray(cities)
     ]
-    assert found == pytest.approx(100 * (np.mean(lengths) - 1.0), rel=1e-3) and found > 1.0
+    assert found["eval/gap_5"] == pytest.approx(100 * (np.mean(lengths) - 1.0), rel=1e-3) and found["eval/gap_5"] > 1.0
+    assert found["eval/beam_5"] == pytest.approx(0.0, abs=1e-4)
 
 
 @functools.cache
 def learned():
-    """{size: gaps [SEEDS, 2]}, percent: of untrained networks, and after UPDATES updates."""
+    """{name: gaps [SEEDS, 2]}, percent: of untrained networks, and after UPDATES updates."""
     config, (networks, own) = small(), loaded()
     method = tour_runs.tour_method(config, networks, config.algorithm.to_dict())
     model = tour_runs.make_model(config)
@@ -109,10 +113,7 @@ def learned():
         later, _ = fit(state, own.data, UPDATES)
 
         def gaps(params):
-            return {
-                size: tour_runs.gap(config, lambda seen: model.policy(params, seen), size, eval_key)
-                for size in config.tours.cities
-            }
+            return tour_runs.gaps(config, lambda seen: model.policy(params, seen), eval_key)
 
         return jax.lax.map(gaps, jax.tree.map(lambda *x: jnp.stack(x), state.params, later.params))
 
@@ -123,7 +124,7 @@ def learned():
 def test_it_learns_tours_also_of_more_cities_than_it_saw():
     """On 3 of 3 seeds; going to the nearest city is about 5 and 9 percent longer than the shortest tour."""
     for size, bound in ((CITIES, 4.0), (8, 8.0)):
-        before, after = learned()[size].T
+        before, after = learned()[f"eval/gap_{size}"].T
         assert (before > 10.0).all() and (after < bound).all(), (size, before, after)
 
 
@@ -133,7 +134,7 @@ def test_a_run_measures_the_gap_at_each_size():
     state = jax.eval_shape(lambda key: init(key, {}), jax.random.key(0))
     after, metrics = jax.eval_shape(lambda state: advance(state, {}, 2), state)
     assert set(params(state)) == {"policy"} and jax.tree.structure(after) == jax.tree.structure(state)
-    assert {"eval/gap_5", "eval/normalized", "eval/return", "policy/agreement"} <= set(metrics)
+    assert {"eval/gap_5", "eval/beam_5", "eval/normalized", "eval/return", "policy/agreement"} <= set(metrics)
 
 
 @pytest.mark.parametrize(
@@ -148,6 +149,8 @@ def test_a_run_measures_the_gap_at_each_size():
         (dict(dataset__num_steps=4), "dataset.num_steps=4 has no whole tour of env.cities=6"),
         (dict(tours__smallest=6), "tours.smallest=6 must be from 1 to below env.cities=6"),
         (dict(tours__cities=(6, 17)), r"tours.cities=\(6, 17\) must be from 3 to 16"),
+        (dict(tours__beam=0), "tours.beam=0 must be 1, none, or more"),
+        (dict(env__frame_stack=2), "reads observations as they are: leave out env.features and env.frame_stack"),
         (dict(sequence__heads=3), "sequence.width=16 does not divide into sequence.heads=3"),
     ],
 )
