@@ -180,6 +180,7 @@ CONTROL = {
     "sequence.layers": "Transformer: blocks.",
     "sequence.heads": "Transformer: attention heads.",
     "sequence.context": "Decision transformer: steps that it sees.",
+    "sequence.cells": "region_dt: cells of the grid over the actions, in each dimension.",
     "tours.cities": "bq_nco: numbers of cities at which tours are compared with the shortest ones. 3 to 16.",
     "tours.smallest": "bq_nco: fewest cities between the ends of a part of a tour.",
     "tours.beam": "bq_nco: tours that a beam search keeps, in eval/beam_N. 1: none.",

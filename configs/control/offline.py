@@ -4,18 +4,18 @@
     python -m experiments.control.offline --config=configs/control/offline.py:cartpole,cql
 
 Arguments: an environment, `pointmass` (the default), `neorl2` (the same with delay and wind, and data of one middling
-policy), `gridworld`, `cartpole`, `aim`, `matching`, `hidden` (pointmass without its velocities),
-`salesman` (shortest tours); a method, `bc`, `filtered_bc`, `awr`, `iql` (the default), `xql`, `dual_chi2`, `dual_tv`,
-`recoil` (imitation, without rewards), `cql`, `bq_nco` (a transformer over the cities left, on `salesman`),
-for continuous actions `td3_bc`, `a2pr`; decision transformers, `dt`, `mo_dt`; `oppo`; `histories`, IQL on codes of what
-was seen so far; tasks one after the other, on `pointmass` with goals that are not observed, `oer`, `random_replay` (the
-same, but what is kept of a task is drawn at random), `psec` (a base, skills that are adapters of it, a new task by
-their composition), or with an inertia of its own, `hypercrl` (a model of the dynamics, planned with); tasks at once,
-told apart by the episodes lived in them, `t2mir`; `imagined` (more data, made by a wrong model of the world, a half of
-each batch); what is hidden of the data, `ss_orl` (actions of 90 % of the episodes, filled in by an inverse model),
-`labelled_only` (the same, left out), `preferred` (rewards, learned from pairs of segments); `fqe` (the policy's value
-by fitted Q, from the data alone); `online` (the second half of the updates with steps of its own, one for each);
-`smoke` (seconds, for CI).
+policy), `gridworld`, `cartpole`, `aim`, `matching`, `hidden` (pointmass without its velocities), `salesman` (shortest
+tours); a method, `bc`, `filtered_bc`, `awr`, `iql` (the default), `xql`, `dual_chi2`, `dual_tv`, `recoil` (imitation,
+without rewards), `cql`, `bq_nco` (a transformer over the cities left, on `salesman`), for continuous actions `td3_bc`,
+`a2pr`; decision transformers, `dt`, `mo_dt`, for continuous actions `region_dt` (mo_dt that says first in which region
+it will act); `oppo`; `histories`, IQL on codes of what was seen so far; tasks one after the other, on `pointmass` with
+goals that are not observed, `oer`, `random_replay` (the same, but what is kept of a task is drawn at random), `psec` (a
+base, skills that are adapters of it, a new task by their composition), or with an inertia of its own, `hypercrl` (a
+model of the dynamics, planned with); tasks at once, told apart by the episodes lived in them, `t2mir`; `imagined` (more
+data, made by a wrong model of the world, a half of each batch); what is hidden of the data, `ss_orl` (actions of 90 %
+of the episodes, filled in by an inverse model), `labelled_only` (the same, left out), `preferred` (rewards, learned
+from pairs of segments); `fqe` (the policy's value by fitted Q, from the data alone); `online` (the second half of the
+updates with steps of its own, one for each); `smoke` (seconds, for CI).
 """
 
 from configs import common, sweeps
@@ -75,6 +75,8 @@ METHODS = {
     "dt": dict(fn="dt", scale=10.0, target=1.0),
     # One seed asked for the expert's return has 96 % of it after 500 updates (share of the actions: .79).
     "mo_dt": dict(fn="mo_dt", scale=10.0, target=1.0, weight=-1.0),
+    # arXiv 2308.16379 names regions in its abstract; the grid and region_coef are choices made here.
+    "region_dt": dict(fn="region_dt", scale=10.0, target=1.0, weight=-1.0, region_coef=0.1),
     "oer": dict(fn="oer", replay_coef=1.0, select=True, **_TD3),
     "random_replay": dict(fn="oer", replay_coef=1.0, select=False, **_TD3),
     "hypercrl": dict(fn="hypercrl", beta=0.05),
@@ -121,7 +123,7 @@ LABELS = {
 # arXiv 2301.03313: also on more cities than those of the data; parts of naver/bq-nco have a city to choose, 2 or more.
 TOURS = dict(cities=(7, 10), smallest=2, beam=16)
 DISCRETE = ("gridworld", "cartpole", "matching", "salesman")
-CONTINUOUS_METHODS = ("td3_bc", "a2pr", *CONTINUAL)
+CONTINUOUS_METHODS = ("td3_bc", "a2pr", "region_dt", *CONTINUAL)
 
 
 def base(name: str):
@@ -187,8 +189,8 @@ def get_config(arg: str | None = None):
     with config.unlocked():
         config.update(ENVIRONMENTS[place])
         config.algorithm = dict(METHODS[method])
-        if method in ("dt", "mo_dt"):
-            config.sequence = dict(SEQUENCE)
+        if method in ("dt", "mo_dt", "region_dt"):
+            config.sequence = SEQUENCE | (dict(cells=3) if method == "region_dt" else {})
         if method in CONTINUAL:
             config.continual = dict(CONTINUAL[method])
             config.train.total_steps *= len(config.continual["values"])

@@ -14,7 +14,7 @@ from rl_jax.control.offline import evaluation, labelling, sequence
 from rl_jax.control.offline import hindsight as episodes
 from rl_jax.control.offline import recipe as recipes
 from rl_jax.core.binding import bind
-from rl_jax.models.agents import decision_transformer, hindsight, history
+from rl_jax.models.agents import decision_transformer, hindsight, history, region_transformer
 from rl_jax.rollout.envs.steps import memoryless
 from rl_jax.training.step import TrainState
 
@@ -63,8 +63,16 @@ def step_method(config, networks, algorithm: dict[str, Any]) -> Method:
     return Method(networks.init, recipe, sample, act, lambda rows: (), networks.distribution)
 
 
-def sequence_method(config, networks, algorithm: dict[str, Any]) -> Method:
+def sequence_method(
+    config,
+    networks,
+    algorithm: dict[str, Any],
+    *,
+    make: Callable = decision_transformer.make_decision_transformer,
+) -> Method:
     """A decision transformer, asked for a return at each step. Arguments: as for `step_method`.
+
+    make: makes the model of config.sequence.
 
     Raises:
       ValueError: if eval.greedy is off: the policy remembers the likeliest action, not a sampled one.
@@ -73,9 +81,7 @@ def sequence_method(config, networks, algorithm: dict[str, Any]) -> Method:
         raise ValueError("eval.greedy=False: a decision transformer acts by its likeliest action; set it True")
     shape = control_setup.load_env(config, 1).observation_space.shape
     fields, target, scale = config.sequence.to_dict(), algorithm["target"], algorithm["scale"]
-    model = decision_transformer.make_decision_transformer(
-        shape, networks.distribution, networks.encode, networks.size, **fields
-    )
+    model = make(shape, networks.distribution, networks.encode, networks.size, **fields)
 
     def act(params, loaded: offline_data.Loaded):
         low, high = loaded.references
@@ -85,7 +91,7 @@ def sequence_method(config, networks, algorithm: dict[str, Any]) -> Method:
             observations = datasets.normalized(worlds.observation, loaded.moments)
             to_go = (asked - worlds.episode_return) / scale
             memory = decision_transformer.extended(worlds.memory, to_go, observations, worlds.episode_length)
-            outputs = model.apply(params, memory)[0][:, -1]
+            outputs = model.act(params, memory)
             chosen = networks.encode(networks.distribution.mode(outputs))
             return outputs, memory._replace(actions=memory.actions.at[:, -1].set(chosen))
 
@@ -99,6 +105,17 @@ def sequence_method(config, networks, algorithm: dict[str, Any]) -> Method:
         lambda rows: decision_transformer.empty(model, rows, shape),
         networks.distribution,
     )
+
+
+def region_method(config, networks, algorithm: dict[str, Any]) -> Method:
+    """`sequence_method` with regions of the action space among what is seen.
+
+    Raises:
+      ValueError: if the actions are of a finite set, or as `sequence_method`.
+    """
+    if networks.num_actions:
+        raise ValueError("algorithm.fn='region_dt' has regions of continuous actions; for a finite set choose mo_dt")
+    return sequence_method(config, networks, algorithm, make=region_transformer.make_region_transformer)
 
 
 def hindsight_method(config, networks, algorithm: dict[str, Any]) -> Method:
@@ -159,9 +176,11 @@ def history_method(config, networks, algorithm: dict[str, Any]) -> Method:
 METHODS = {
     "dt": sequence_method,
     "mo_dt": sequence_method,
+    "region_dt": region_method,
     "oppo": hindsight_method,
     "histories": history_method,
 }  # algorithm.fn -> Method; others are step_method's
+READ_RETURNS = (sequence_method, region_method)  # methods that read the episodes' returns
 
 
 def check_one_device(config, parts: int) -> None:
@@ -182,7 +201,7 @@ def check_unread(config) -> None:
     if left_out and (fn in METHODS or "ope" in config):
         what = f"algorithm.fn={fn!r}" if fn in METHODS else "ope"
         raise ValueError(f"labels.fill=False: {what} would learn from the hidden actions' zeros; set labels.fill=True")
-    if fields is not None and fields.missing == "rewards" and (METHODS.get(fn) is sequence_method or "ope" in config):
+    if fields is not None and fields.missing == "rewards" and (METHODS.get(fn) in READ_RETURNS or "ope" in config):
         what = "ope" if "ope" in config else f"algorithm.fn={fn!r}"
         raise ValueError(f"labels.missing='rewards': {what} needs the environment's returns, learned rewards have none")
 

@@ -127,6 +127,7 @@ def test_a_file_is_read(tmp_path):
         ("pointmass,oppo,labelled_only", {}, "algorithm.fn='oppo' would learn from the hidden actions' zeros"),
         ("pointmass,iql,labelled_only,fqe", {}, "ope would learn from the hidden actions' zeros"),
         ("pointmass,dt,preferred", {}, "algorithm.fn='dt' needs the environment's returns"),
+        ("pointmass,region_dt,preferred", {}, "algorithm.fn='region_dt' needs the environment's returns"),
         ("pointmass,iql,preferred,fqe", {}, "ope needs the environment's returns"),
         ("matching,bc", dict(algorithm__fn="td3_bc"), "needs continuous ones, not 2"),
         ("pointmass,dual_tv", dict(algorithm__divergence="js"), "divergence='js' is none of chi2, tv"),

@@ -5,7 +5,7 @@ A method is a Recipe (recipe.py): a loss of all its networks. A config names one
     bc, filtered_bc, awr, iql, xql, dual     in_sample.py       Q is asked for the data's actions only
     recoil                                   in_sample.py       imitation of some steps of mixed data, without rewards
     td3_bc, a2pr, cql                        actor_critic.py    the policy's own actions, kept near the data's
-    dt, mo_dt                                sequence.py        cloning, given the return that is asked for
+    dt, mo_dt, region_dt                     sequence.py        cloning, given the return that is asked for
     oppo                                     hindsight.py       cloning, given a code that preferences choose
     histories                                history.py         one of these on codes of what was seen so far
     oer                                      continual.py       tasks one after the other, with a little of the old ones
@@ -22,9 +22,9 @@ from rl_jax.control.offline.history import histories
 from rl_jax.control.offline.hypernetwork import hypercrl
 from rl_jax.control.offline.in_context import t2mir
 from rl_jax.control.offline.in_sample import awr, bc, dual, filtered_bc, iql, recoil, xql
-from rl_jax.control.offline.sequence import dt, mo_dt
+from rl_jax.control.offline.sequence import dt, mo_dt, region_dt
 from rl_jax.control.offline.skills import psec
 from rl_jax.control.offline.tours import bq_nco
 
 __all__ = ["a2pr", "awr", "bc", "cql", "dt", "dual", "filtered_bc", "iql", "mo_dt", "oer", "oppo", "recoil", "td3_bc"]
-__all__ += ["bq_nco", "histories", "hypercrl", "psec", "t2mir", "xql"]
+__all__ += ["bq_nco", "histories", "hypercrl", "psec", "region_dt", "t2mir", "xql"]

@@ -46,6 +46,7 @@ class DecisionTransformer(NamedTuple):
       init: (key) -> params.
       apply: (params, Sequence) -> (outputs [B, K, distribution.num_outputs], next observations [B, K, D], returns [B,
         K]).
+      act: (params, Sequence) -> outputs [B, distribution.num_outputs] of the newest step, whose action is not read.
       distribution: of the actions.
       encode: actions -> float32 [..., A].
       size: A.
@@ -55,6 +56,7 @@ class DecisionTransformer(NamedTuple):
 
     init: Callable
     apply: Callable
+    act: Callable
     distribution: Distribution
     encode: Callable
     size: int
@@ -88,15 +90,49 @@ def make_decision_transformer(
     Raises:
       ValueError: if heads does not divide width.
     """
-    if width % heads:
-        raise ValueError(f"sequence.width={width} does not divide into sequence.heads={heads}")
     flat = math.prod(observation_shape)
     shapes = {"to_go": (1, width), "observation": (flat, width), "action": (size, width), "kind": (3, width)}
-    shapes |= {"time": (2 * len(PERIODS), width)}
+    shapes |= block_shapes(width, layers, heads)
+    shapes |= {"head": (width, distribution.num_outputs), "next": (width, flat), "return": (width, 1)}
+    init, parts_of = vector_of(shapes)
+
+    def apply(params: dict[str, Any], steps: Sequence):
+        own = parts_of(params["sequence"])
+        tokens = [
+            steps.to_go[:, :, None] @ own["to_go"],
+            flattened(steps.observations) @ own["observation"],
+            steps.actions @ own["action"],
+        ]
+        x = blocks(own, *interleaved(own, tokens, steps), layers=layers, heads=heads)
+        return x[:, :, 1] @ own["head"], x[:, :, 2] @ own["next"], (x[:, :, 2] @ own["return"])[:, :, 0]
+
+    def act(params: dict[str, Any], steps: Sequence) -> chex.Array:
+        return apply(params, steps)[0][:, -1]
+
+    return DecisionTransformer(init, apply, act, distribution, encode, size, context)
+
+
+def block_shapes(width: int, layers: int, heads: int) -> dict[str, tuple[int, ...]]:
+    """Shapes of the matrices that `interleaved` and `blocks` read, without "kind".
+
+    Raises:
+      ValueError: if heads does not divide width.
+    """
+    if width % heads:
+        raise ValueError(f"sequence.width={width} does not divide into sequence.heads={heads}")
+    shapes = {"time": (2 * len(PERIODS), width)}
     for i in range(layers):
         shapes |= {f"qkv_{i}": (width, 3 * width), f"out_{i}": (width, width)}
         shapes |= {f"up_{i}": (width, 4 * width), f"down_{i}": (4 * width, width)}
-    shapes |= {"head": (width, distribution.num_outputs), "next": (width, flat), "return": (width, 1)}
+    return shapes
+
+
+def vector_of(shapes: dict[str, tuple[int, ...]]) -> tuple[Callable, Callable]:
+    """Matrices in one vector, uniform in +-1 / sqrt(inputs) at the start.
+
+    Returns:
+      (key -> params {"sequence": the vector}, vector -> {name: matrix}).
+    """
     scale = np.concatenate([np.full(math.prod(s), s[0] ** -0.5, np.float32) for s in shapes.values()])
 
     def init(key: chex.PRNGKey) -> dict[str, Any]:
@@ -109,44 +145,55 @@ def make_decision_transformer(
             place += math.prod(shape)
         return result
 
-    def apply(params: dict[str, Any], steps: Sequence):
-        own = parts_of(params["sequence"])
-        x, _, visible = embedded(own, own["to_go"], steps)
-        for i in range(layers):
-            x = x + attend(norm(x) @ own[f"qkv_{i}"], visible, heads) @ own[f"out_{i}"]
-            x = x + jax.nn.gelu(norm(x) @ own[f"up_{i}"]) @ own[f"down_{i}"]
-        x = norm(x).reshape(*steps.mask.shape, 3, width)
-        return x[:, :, 1] @ own["head"], x[:, :, 2] @ own["next"], (x[:, :, 2] @ own["return"])[:, :, 0]
-
-    return DecisionTransformer(init, apply, distribution, encode, size, context)
+    return init, parts_of
 
 
-def embedded(own: dict[str, chex.Array], first: chex.Array, steps: Sequence):
-    """The tokens of a sequence, three for each step, and which of them sees which.
+def flattened(observations: chex.Array) -> chex.Array:
+    """Observations [B, K, *shape] as float32 [B, K, D]."""
+    return observations.reshape(*observations.shape[:2], -1).astype(jnp.float32)
+
+
+def interleaved(own: dict[str, chex.Array], tokens: list[chex.Array], steps: Sequence):
+    """The tokens of a sequence, N for each step in their order, and which of them sees which.
 
     Args:
-      own: "time", "kind", "observation" and "action", the matrices of a transformer of width W.
-      first: float32 [1, W], of each step's first number, Sequence.to_go.
+      own: "time" and "kind" [N, W], matrices of a transformer of width W.
+      tokens: N of float32 [B, K, W].
       steps: [B, K].
 
     Returns:
-      (tokens [B, 3 K, W], bool [B, 3 K], the real ones, bool [B, 3 K, 3 K], [b, i, j]: i sees j).
+      (tokens [B, N K, W], bool [B, N K, N K], [b, i, j]: i sees j).
     """
     chex.assert_rank(steps.mask, 2)
-    rows, length = steps.mask.shape
+    (rows, length), count = steps.mask.shape, len(tokens)
     phase = steps.time[:, :, None] * (2.0 * np.pi / PERIODS)[None, None, :]
     time = jnp.concatenate([jnp.sin(phase), jnp.cos(phase)], axis=-1) @ own["time"]
-    tokens = [
-        steps.to_go[:, :, None] @ first,
-        steps.observations.reshape(rows, length, -1).astype(jnp.float32) @ own["observation"],
-        steps.actions @ own["action"],
-    ]
     tokens = [x + time + own["kind"][i][None, None, :] for i, x in enumerate(tokens)]
-    x = jnp.stack(tokens, axis=2).reshape(rows, 3 * length, -1)
-    seen = jnp.repeat(steps.mask, 3, axis=1)
-    causal = np.tril(np.ones((3 * length, 3 * length), bool))[None]
+    x = jnp.stack(tokens, axis=2).reshape(rows, count * length, -1)
+    seen = jnp.repeat(steps.mask, count, axis=1)
+    causal = np.tril(np.ones((count * length, count * length), bool))[None]
     # A token sees itself, so that a masked one has something to attend to.
-    return x, seen, (causal & seen[:, None, :]) | np.eye(3 * length, dtype=bool)[None]
+    return x, (causal & seen[:, None, :]) | np.eye(count * length, dtype=bool)[None]
+
+
+def blocks(own: dict[str, chex.Array], x: chex.Array, visible: chex.Array, *, layers: int, heads: int) -> chex.Array:
+    """A pre-norm transformer over the tokens of `interleaved`.
+
+    Args:
+      own: matrices of `block_shapes`, and "kind" [N, W].
+      x: float32 [B, N K, W].
+      visible: bool [B, N K, N K].
+      layers: number of blocks.
+      heads: of the attention.
+
+    Returns:
+      float32 [B, K, N, W], normalised.
+    """
+    for i in range(layers):
+        x = x + attend(norm(x) @ own[f"qkv_{i}"], visible, heads) @ own[f"out_{i}"]
+        x = x + jax.nn.gelu(norm(x) @ own[f"up_{i}"]) @ own[f"down_{i}"]
+    count = len(own["kind"])
+    return norm(x).reshape(x.shape[0], -1, count, x.shape[-1])
 
 
 def attend(qkv: chex.Array, visible: chex.Array, heads: int) -> chex.Array:

@@ -12,9 +12,10 @@ from rl_jax.control.offline import sequence
 from rl_jax.control.offline.data import make_data
 from rl_jax.control.offline.recipe import Batch
 from rl_jax.control.transitions import Transitions
+from rl_jax.core.masked import Mean
 from rl_jax.models.agents.decision_transformer import Sequence, empty, extended, make_decision_transformer
 from rl_jax.models.agents.distributions import categorical
-from tests.control.offline.worlds import QUICK, jitted, small
+from tests.control.offline.worlds import QUICK, jitted, quick, small
 
 LENGTH = 5
 
@@ -83,6 +84,26 @@ def test_the_shortest_combination_of_two_gradients():
     assert np.isfinite(sequence.min_norm_pair(first, first))
 
 
+def test_the_weight_is_of_the_gradients_and_nothing_flows_through_it():
+    """Of (x - a)^2 and (x - b)^2 the shortest combination is the distance from x to the line between a and b."""
+    ends = jnp.array([[0.0, 0.0], [4.0, 0.0]])
+
+    def terms(own):
+        first, second = (Mean(jnp.sum(jnp.square(own["sequence"] - end)), jnp.float32(1.0)) for end in ends)
+        return first, second, {"loss/first": first}
+
+    def loss(params, weight):
+        whole, metrics = sequence.weighed(terms, params, weight)
+        return whole.value(), metrics["policy/share"].value()
+
+    slopes = jax.grad(loss, has_aux=True)
+    slope, share = slopes({"sequence": jnp.array([1.0, 3.0])}, -1.0)
+    np.testing.assert_allclose(share, 0.75, rtol=1e-6)
+    np.testing.assert_allclose(slope["sequence"], [0.0, 6.0], atol=1e-5)
+    slope, share = slopes({"sequence": jnp.array([1.0, 3.0])}, 0.25)
+    np.testing.assert_allclose(slope["sequence"], [-4.0, 6.0], atol=1e-5)
+
+
 @pytest.mark.slow
 def test_mo_dt_with_all_weight_on_actions_is_dt():
     rng = np.random.default_rng(0)
@@ -119,3 +140,17 @@ def test_a_return_that_is_asked_for():
     for target in asked:
         asked[target] = found[values["algorithm.target"] == target]
     assert (asked[1.0] > 70).all() and (asked[0.0] < asked[1.0] - 20).all(), asked
+
+
+@pytest.mark.slow
+def test_mo_dt_learns_to_act_and_to_foresee():
+    """Mean of 3 seeds 80; of the rest alone below 0, and of the action alone loss/rest is above 1."""
+    config = small("pointmass,mo_dt", num_seeds=3, train__batch_size=32)
+    config.sequence.update(width=16, layers=1, context=4)
+    config.train.optimizer.learning_rate = 1e-2
+    init, advance, _ = offline_runs.make_offline_run(config)
+    keys, values = control_setup.runs_of(config)
+    found = quick(lambda key, own: advance(init(key, own), own, 200)[1], keys, values)
+    assert found["eval/normalized"].mean() > 55, found["eval/normalized"]
+    assert (found["loss/rest"] < 0.6).all() and (found["loss/action"] < 0.4).all(), found
+    assert ((found["policy/share"] > 0.3) & (found["policy/share"] < 1.0)).all(), found["policy/share"]
