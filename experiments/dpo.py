@@ -23,10 +23,12 @@ from experiments.parts.preference_steps import (
     build,
     make_batch_statistics,
     make_objective,
+    with_degree_head,
 )
 from experiments.parts.processes import to_host
-from experiments.parts.run import Run, checkpoint_items, state_of
+from experiments.parts.run import Run
 from experiments.parts.setup import Setup, check_batches, make_setup
+from experiments.parts.trained_heads import checkpoint_items, head_of, state_of, without_head
 from experiments.parts.training import to_mesh
 from experiments.parts.warm_start import warm_start
 from rl_jax import dpo, preferences
@@ -241,7 +243,7 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
     if (params := warm_start(setup, workdir, loop.stop)) is None:
         return
     reference = jax.tree.map(jnp.copy, params) if needs_reference(config) else None
-    programs, state = build(setup, params)
+    programs, state = build(setup, with_degree_head(setup, params))
     arrays, held_out = score_reference(setup, workdir, programs, encoder, reference, (arrays, held_out))
     loop.total = math.ceil(settings.data_epochs * len(arrays["tokens"]) / settings.batch_size) or settings.steps
     batches = pipeline.train_iterator(range(len(arrays["tokens"])), batch_size=settings.batch_size, seed=config.seed)
@@ -263,7 +265,7 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
             metrics |= evaluate(state) if step.evaluates else {}
             timings = step.clock.totals(batch.completion_mask.sum()) | {"compile_count": programs.compile_count()}
             step.end(checkpoint_items(state), metrics, timings)
-    loop.finish(setup, state.params)
+    loop.finish(setup, without_head(state.params), **head_of(state.params))
 
 
 if __name__ == "__main__":

@@ -19,36 +19,23 @@ from experiments.parts import flags, hub, reward_shift, reward_traces
 from experiments.parts.preference_data import Arrays
 from experiments.parts.reward_readers import (
     Reader,
-    add_head,
     base_params,
     check_labels,
-    head_of,
     load_records,
     make_reader,
     make_rewards,
 )
 from experiments.parts.run import Run
 from experiments.parts.setup import Setup, check_batches, make_setup
+from experiments.parts.trained_heads import add_head, checkpoint_items, head_of, state_of, without_head
 from experiments.parts.training import make_trainer, to_mesh
 from rl_jax import preferences
 from rl_jax.core.types import Params
 from rl_jax.data import pipeline
-from rl_jax.models.heads import without_reward_head
 from rl_jax.runs.logging import write_atomically
 from rl_jax.tasks import Task
 from rl_jax.training import distributed
 from rl_jax.training.step import TrainState
-
-
-def checkpoint_items(state: TrainState) -> dict:
-    """What is saved: the model's own params as an item that any program can load, the head (if any), and the rest."""
-    head = {"head": head_of(state.params)} if head_of(state.params) else {}
-    return {"params": without_reward_head(state.params), "rest": state._replace(params=()), **head}
-
-
-def state_of(items: dict) -> TrainState:
-    """The TrainState from the items of checkpoint_items."""
-    return items["rest"]._replace(params={**items["params"], **items.get("head", {})})
 
 
 def check(config) -> None:
@@ -111,7 +98,8 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
     check_labels(config, arrays)
     records = load_records(config, data, "test", config.eval.num_prompts)
     held_out = reader.encode(records)[0], records
-    params = add_head(setup, reader, base_params(setup))
+    key = jax.random.fold_in(jax.random.key(config.seed), 1)
+    params = add_head(setup, lambda own: reader.add_head(own, key), base_params(setup))
     train_step, state = make_trainer(setup, config.train, reader.loss, params)
     batches = pipeline.train_iterator(range(len(arrays["tokens"])), batch_size=size, seed=config.seed)
     state = state_of(loop.restore(checkpoint_items(state), batches))
@@ -130,7 +118,7 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
             step.end(checkpoint_items(state), metrics, step.clock.totals(num_tokens))
     if loop.done:
         loop.say(json.dumps(finish(setup, reader, workdir, state.params, held_out), indent=2))
-    loop.finish(setup, without_reward_head(state.params), **head_of(state.params))
+    loop.finish(setup, without_head(state.params), **head_of(state.params))
 
 
 def make_evaluate(setup: Setup, reader: Reader, arrays, records: list[dict]):

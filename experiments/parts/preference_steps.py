@@ -11,12 +11,16 @@ from experiments.parts import processes
 from experiments.parts.preference_data import flat
 from experiments.parts.processes import to_host
 from experiments.parts.setup import Setup
-from experiments.parts.training import jit_score, make_trainer, to_mesh, with_merged_adapters
+from experiments.parts.trained_heads import add_head
+from experiments.parts.training import jit_score, make_trainer, to_mesh, trained_model, with_merged_adapters
 from rl_jax import dpo, preferences
 from rl_jax.core.binding import bind, supply
 from rl_jax.core.masked import zero_masked
+from rl_jax.core.packed_rows import rows_of
 from rl_jax.core.types import Params, PreferenceBatch, TokenBatch, TokenScores
 from rl_jax.losses.preference import batch_stats
+from rl_jax.losses.preference.degrees import degree_accuracy
+from rl_jax.models.heads import DEGREE, add_degree_head, make_predict_last
 from rl_jax.training.scoring import make_score
 from rl_jax.training.step import TrainState
 from rl_jax.training.vocabulary import make_vocabulary_score, response_weights, sequence_kl
@@ -84,20 +88,55 @@ class PreferencePrograms(NamedTuple):
         return sum(program._cache_size() for program in self)
 
 
+def with_degree_head(setup: Setup, params: Params) -> Params:
+    """`params` with a new head for the degrees of config.data if the objective asks for its logits, else `params`.
+
+    Their buffers are donated.
+
+    Raises:
+      ValueError: if the data have no degrees, or their copies end with them.
+    """
+    config = setup.config
+    if "degree_logits" not in make_objective(config).needs():
+        return params
+    if "degrees" not in config.data or config.data.get("said", True):
+        raise ValueError(
+            f"algorithm.regularizer={config.algorithm.regularizer.fn} learns degrees that no response says: use data "
+            "with degrees and said=False, as configs/preferences/spo_degree.py has them"
+        )
+    model = trained_model(setup)
+    return add_head(setup, lambda own: add_degree_head(model, own, num_outputs=config.data.degrees), params)
+
+
 def build(setup: Setup, params: Params) -> tuple[PreferencePrograms, TrainState]:
-    """Compiled functions and the initial state. The buffers of `params` are donated."""
+    """Compiled functions and the initial state. The buffers of `params` are donated.
+
+    Raises:
+      ValueError: if the objective asks for a head that the params do not have.
+    """
     config = setup.config
     objective, statistics = make_objective(config), make_batch_statistics(config)
+    if "degree_logits" in objective.needs() and DEGREE not in params:
+        raise ValueError(
+            f"algorithm.regularizer={config.algorithm.regularizer.fn} needs a head that only experiments.dpo trains"
+        )
     score, score_more = make_scores(setup, objective.needs())
     plain = with_merged_adapters(setup, score)
 
     def loss_fn(params, batch, reference):
-        scores, extras = score_more(params, batch, reference)
-        return dpo.loss(scores, batch, objective, extras)
+        return loss_and_scores(params, batch, reference)[0]
 
-    def evaluate(params, batch, reference):
+    def loss_and_scores(params, batch, reference):
         scores, extras = score_more(params, batch, reference)
         loss, metrics = dpo.loss(scores, batch, objective, extras)
+        if "degree_logits" in extras:
+            metrics["degrees/accuracy"] = degree_accuracy(
+                extras["degree_logits"], batch.extras["degrees"], batch.present
+            )
+        return (loss, metrics), scores
+
+    def evaluate(params, batch, reference):
+        (loss, metrics), scores = loss_and_scores(params, batch, reference)
         return {"loss": loss, **metrics}, measure(scores, batch, objective)
 
     def update(tracker, params, batch, mismatched, key):
@@ -121,13 +160,17 @@ def make_scores(setup: Setup, needed: set[str]) -> tuple[Callable, Callable]:
     Returns:
       (score, score_more). score(params, rows) -> TokenScores, with the model's params. score_more(params, batch,
       reference) -> (TokenScores, {name: array}), with the trained params; the arrays are those that need the logits of
-      the whole vocabulary.
+      the whole vocabulary, or of a head.
 
     Raises:
-      ValueError: if such arrays are needed and rows are packed.
+      ValueError: if arrays of the whole vocabulary are needed and rows are packed, or there is a head.
     """
     options = dict(completion_length=setup.config.rollout.completion_length, chunk=setup.config.score.chunk)
     score = make_score(setup.model, **options)
+    if "degree_logits" in needed:
+        if more := sorted(needed & {"sequence_kl", "response_weights"}):
+            raise ValueError(f"{' and '.join(more)} of the whole vocabulary cannot be had beside degree_logits")
+        return score, with_merged_adapters(setup, make_degree_score(setup, options))
     if not needed & {"sequence_kl", "response_weights"}:
         merged_score = with_merged_adapters(setup, score)
         return score, lambda params, batch, reference: (merged_score(params, flat(batch.batch)), {})
@@ -147,6 +190,26 @@ def make_scores(setup: Setup, needed: set[str]) -> tuple[Callable, Callable]:
         return result.scores(), extras
 
     return score, score_more
+
+
+def make_degree_score(setup: Setup, options: dict) -> Callable:
+    """Makes (model and head params, batch, reference) -> (TokenScores, {"degree_logits": float32 [N, K, D]}).
+
+    Args:
+      setup: of the run.
+      options: of make_score.
+    """
+
+    def score_more(params, batch, reference):
+        del reference
+        tokens = flat(batch.batch)
+        hidden = setup.model.apply(params, rows_of(tokens))  # one forward for both heads
+        model = setup.model._replace(apply=lambda *_: hidden)
+        logits = make_predict_last(model, DEGREE)(params, tokens)
+        scores = make_score(model, **options)(params, tokens)
+        return scores, {"degree_logits": logits.reshape(*batch.present.shape, -1)}
+
+    return score_more
 
 
 def measure(scores: TokenScores, batch: PreferenceBatch, objective: dpo.Objective) -> batch_stats.GlobalBatch:

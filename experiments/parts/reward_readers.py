@@ -25,7 +25,6 @@ from rl_jax.losses.reward_model import rankings
 from rl_jax.losses.reward_model.implicit import implicit_rewards
 from rl_jax.models import user_head
 from rl_jax.models.heads import REWARD, add_reward_head, make_hidden_last, make_predict_at, make_predict_last
-from rl_jax.training import sharding
 from rl_jax.training.scoring import make_score
 
 
@@ -312,19 +311,6 @@ def base_params(setup: Setup) -> Params:
     """The language model to start from: the config's, or a finished run's."""
     init_from = setup.config.init_from
     return load_params(setup, init_from) if init_from else setup.init_params()
-
-
-def add_head(setup: Setup, reader: Reader, params: Params) -> Params:
-    """`params` with a new head, on the mesh. Their buffers are donated; config.seed seeds the head."""
-    key = jax.random.fold_in(jax.random.key(setup.config.seed), 1)
-    shapes = jax.eval_shape(lambda p: reader.add_head(p, key), params)
-    shardings = sharding.tree_shardings(shapes, setup.mesh)
-    return jax.jit(lambda p: reader.add_head(p, key), out_shardings=shardings, donate_argnums=0)(params)
-
-
-def head_of(params: Params) -> Params:
-    """The head among the params, {} if there is none."""
-    return {name: group for name, group in params.items() if name == REWARD}
 
 
 def check_labels(config, arrays: Arrays) -> None:

@@ -20,12 +20,15 @@ def train(setup: Setup, rows: int, micro_batches: int | None = None) -> Planned:
       micro_batches: overrides the config's.
 
     Raises:
-      ValueError: if the objective compares with the reference's whole vocabulary, whose params are a third argument.
+      ValueError: if the objective compares with the reference's whole vocabulary, whose params are a third argument, or
+        asks for a head of its own.
     """
     config = setup.config
     settings, objective = config.train.copy_and_resolve_references(), make_objective(config)
     if "sequence_kl" in objective.needs():
         raise ValueError("plans have no KL to the reference's whole vocabulary: choose a method without sequence_kl")
+    if "degree_logits" in objective.needs():
+        raise ValueError("plans have no head of degrees: choose a method without degree_logits")
     if micro_batches:
         settings.update(micro_batches=micro_batches)
     score_more = make_scores(setup, objective.needs())[1]

@@ -175,6 +175,8 @@ NAMES = {
     "beta": Name("float", "beta of the objective", "dpo.loss, reward_model.implicit_loss"),
     "sequence_kl": Name("float [N, K]", "KL to the reference over the whole vocabulary", "experiments.dpo"),
     "response_weights": Name("float [N, K]", "WPO's likelihood weights", "experiments.dpo"),
+    "degree_logits": Name("float [N, K, D]", "of a head that tells how degraded a response is", "experiments.dpo"),
+    "degrees": Name("float [N, K]", "how degraded each response is, 0 .. D - 1", "the data's info"),
     "anchor": Name("float [N]", "KTO's or BCO's reference point", "losses.preference.batch_stats"),
     "partners": Name("float [N, 2]", "AOT's scores to compare with", "losses.preference.batch_stats"),
     "batch_beta": Name("float [N]", "beta-DPO's beta of the batch", "losses.preference.batch_stats"),

@@ -2,8 +2,8 @@
 
 A value head turns any policy into a critic: a separate critic with a copy of a policy's params, a shared trunk with the
 policy's own. A reward head reads the last token of a response, or of each step; its outputs can be an ensemble over one
-trunk, the bins of a categorical reward, or attributes. Rows may be packed (rl_jax.training.packing): an output is that
-of the padded row.
+trunk, the bins of a categorical reward, or attributes. A degree head tells how degraded a response is. Rows may be
+packed (rl_jax.training.packing): an output is that of the padded row.
 """
 
 from collections.abc import Callable
@@ -17,6 +17,7 @@ from rl_jax.core.types import Model, Packed, Params, TokenBatch
 
 NAME = "value_head"
 REWARD = "reward_head"
+DEGREE = "degree_head"
 
 
 def add_value_head(model: Model, params: Params, *, num_outputs: int = 1) -> Params:
@@ -49,6 +50,18 @@ def add_reward_head(model: Model, params: Params, key: chex.PRNGKey, *, num_outp
     width = _width(model, params)
     kernel = jax.random.normal(key, (width, num_outputs)) / jnp.sqrt(width + 1.0)
     return {**params, REWARD: {"kernel": kernel, "bias": jnp.zeros(num_outputs)}}
+
+
+def add_degree_head(model: Model, params: Params, *, num_outputs: int) -> Params:
+    """`params` with a head of `num_outputs` logits, initialised to 0: every degree is as likely as another.
+
+    Args:
+      model: whose hidden states the head reads.
+      params: the model's.
+      num_outputs: D, degrees of degradation.
+    """
+    width = _width(model, params)
+    return {**params, DEGREE: {"kernel": jnp.zeros((width, num_outputs)), "bias": jnp.zeros(num_outputs)}}
 
 
 def without_reward_head(params: Params) -> Params:
@@ -100,23 +113,17 @@ def make_predict(model: Model, *, completion_length: int) -> Callable:
     return predict
 
 
-def make_predict_last(model: Model) -> Callable:
-    """A pure function reward(params, batch) -> float32 [B, K], read at the last real token of each row.
+def make_predict_last(model: Model, name: str = REWARD) -> Callable:
+    """A pure function reward(params, batch) -> float32 [B, K] of the head `name`, read at each row's last real token.
 
     K is the head's num_outputs. batch: TokenBatch [B, T] with one sequence per row, or the same rows as a Packed whose
     mask covers the last token of each. The position depends on segment_ids only (rows may be padded on both sides); a
     row without tokens, or one that was not packed, gets the reward of some other token.
     """
-    predict_at = make_predict_at(model)
+    hidden_last = make_hidden_last(model)
 
     def predict(params: Params, batch: TokenBatch | Packed) -> chex.Array:
-        if isinstance(batch, Packed):
-            last = jnp.max(batch.columns, axis=2, keepdims=True)  # tokens of a row are in order
-            return _linear(params[REWARD], _read(model, params, batch, last))[:, 0]
-        chex.assert_rank(batch.tokens, 2)
-        places = jnp.arange(batch.tokens.shape[1])[None, :]
-        last = jnp.max(jnp.where(batch.segment_ids != 0, places, 0), axis=1)
-        return predict_at(params, batch, last[:, None])[:, 0]
+        return _linear(params[name], hidden_last(params, batch))
 
     return predict
 
@@ -126,7 +133,7 @@ def make_hidden_last(model: Model) -> Callable:
 
     def hidden_last(params: Params, batch: TokenBatch | Packed) -> chex.Array:
         if isinstance(batch, Packed):
-            last = jnp.max(batch.columns, axis=2, keepdims=True)
+            last = jnp.max(batch.columns, axis=2, keepdims=True)  # tokens of a row are in order
             return _read(model, params, batch, last)[:, 0].astype(jnp.float32)
         chex.assert_rank(batch.tokens, 2)
         places = jnp.arange(batch.tokens.shape[1])[None, :]

@@ -4,6 +4,9 @@ A record has the chosen and the rejected response, then `degrees` copies of each
 
     "The bird was mean.|0"     " bird was mean.|1"     ...
 
+With said=False nothing is written behind a copy, the response itself is the copy of degree 0, and info["degrees"] has
+the degree of each response, for a head of its own.
+
 Key content are the phrases that RAKE finds: words between stop words and punctuation, each scored by the sum of its
 words' degree over frequency (how many words it stands beside, over how often it is there).
 """
@@ -67,8 +70,8 @@ def degrade(text: str, degrees: int) -> list[str]:
 class Degraded:
     """The pairs of a source, each with its copies."""
 
-    def __init__(self, source, degrees: int, mark: str):
-        self._source, self._degrees, self._mark, self.kind = source, degrees, mark, "rankings"
+    def __init__(self, source, degrees: int, mark: str, said: bool):
+        self._source, self._degrees, self._mark, self._said, self.kind = source, degrees, mark, said, "rankings"
         self.name, self.split, self.report = "degraded", source.split, source.report
         self.num_skipped = source.num_skipped
 
@@ -77,24 +80,31 @@ class Degraded:
 
     def __getitem__(self, index: int) -> dict:
         record = self._source[index]
-        responses, rewards = list(record["responses"]), list(record["rewards"])
+        responses, rewards, info = list(record["responses"]), list(record["rewards"]), record["info"]
         for text in record["responses"]:
             copies = degrade(text, self._degrees)
-            responses += [f"{copy}{self._mark}{degree}" for degree, copy in enumerate(copies)]
-        rewards += [rewards[-1]] * (len(responses) - len(rewards))
-        return {"prompt": record["prompt"], "responses": responses, "rewards": rewards, "info": record["info"]}
+            marked = [f"{copy}{self._mark}{degree}" for degree, copy in enumerate(copies)]
+            responses += marked if self._said else copies[1:]
+        if not self._said:
+            pair = len(record["responses"])
+            info = info | {"degrees": [0] * pair + [*range(1, self._degrees)] * pair}
+        # With the chosen one's reward a copy is in no comparison: accuracies and margins are those of the pair.
+        rewards += [rewards[-1 if self._said else 0]] * (len(responses) - len(rewards))
+        return {"prompt": record["prompt"], "responses": responses, "rewards": rewards, "info": info}
 
     def __repr__(self) -> str:
         return f"Degraded({self._source!r})"
 
 
-def load(*, of: Mapping, degrees: int = 3, mark: str = "|") -> Preferences:
+def load(*, of: Mapping, degrees: int = 3, mark: str = "|", said: bool = True) -> Preferences:
     """Pairs with `degrees` copies of each response.
 
     Args:
       of: name and keywords of rl_jax.preferences.load, of pairs whose responses are texts.
       degrees: from 2 to 10; a degree is one character.
       mark: before the degree.
+      said: whether copies end with their degree. False: it is in info["degrees"], and a record has 2 degrees responses
+        instead of 2 + 2 degrees.
 
     Raises:
       ValueError: if degrees is out of its range, or the data are no pairs.
@@ -106,4 +116,4 @@ def load(*, of: Mapping, degrees: int = 3, mark: str = "|") -> Preferences:
     pairs = preferences.load(**of)
     if pairs.kind != "pairs":
         raise ValueError(f"degraded needs pairs, and {pairs.name} holds {pairs.kind}")
-    return Preferences("degraded", "rankings", lambda split: Degraded(pairs.data_source(split), degrees, mark))
+    return Preferences("degraded", "rankings", lambda split: Degraded(pairs.data_source(split), degrees, mark, said))

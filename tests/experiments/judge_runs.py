@@ -3,7 +3,7 @@
 import jax
 
 from configs.preferences import reward_models
-from experiments.parts import reward_readers
+from experiments.parts import reward_readers, trained_heads
 from experiments.parts.run import record_run
 from experiments.parts.setup import make_setup
 from rl_jax.runs.logging import write_atomically
@@ -24,7 +24,7 @@ def reward_run(folder, alphabet: str, *, reads: str = "response", seed: int = 0,
     setup = make_setup(config)
     reader = reward_readers.make_reader(setup)
     params = reader.add_head(setup.init_params(), jax.random.key(seed))
-    head = jax.tree.map(lambda x: scale * x, reward_readers.head_of(params))
+    head = jax.tree.map(lambda x: scale * x, trained_heads.head_of(params))
     items = {"params": {n: p for n, p in params.items() if n not in head}, **({"head": head} if head else {})}
     if reads == "log_ratio":  # else the model is its reference, and every ratio 0
         items["params"] = jax.tree.map(lambda x: x * 1.5, items["params"])

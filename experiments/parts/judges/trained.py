@@ -19,6 +19,7 @@ from ml_collections import ConfigDict
 from experiments.parts import reward_readers
 from experiments.parts.judges.base import setup_of
 from experiments.parts.setup import Setup, load_params
+from experiments.parts.trained_heads import head_of
 from rl_jax import preferences
 from rl_jax.core.binding import bind
 from rl_jax.core.masked import zero_masked
@@ -200,7 +201,7 @@ def load_head(workdir: pathlib.Path, mesh: str | None = None) -> tuple[Setup, Pa
 def _load_head(setup: Setup, workdir: pathlib.Path, params: Params) -> Params:
     """The head of the newest checkpoint, on the mesh."""
     reader = reward_readers.make_reader(setup)
-    like = reward_readers.head_of(jax.eval_shape(reader.add_head, params, jax.random.key(0)))
+    like = head_of(jax.eval_shape(reader.add_head, params, jax.random.key(0)))
     shardings = sharding.tree_shardings(like, setup.mesh)
     like = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), like, shardings)
     with checkpoint.Checkpointer(workdir / "checkpoints", every=1) as checkpoints:

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from rl_jax.core.masked import zero_masked
+from rl_jax.losses.preference.degrees import degree_log_probs
 
 
 def chosen_nll(log_probs: chex.Array, mask: chex.Array, *, reduce: str = "sum") -> chex.Array:
@@ -160,7 +161,7 @@ def degree_nll(log_probs: chex.Array, mask: chex.Array, *, present: chex.Array) 
 
     A copy's degree is its last token before the EOS (preferences.degraded), and only that token counts: the head of
     the language model is the classifier. With compare.first_pair it is SPO's preference-degree loss beside DPO's;
-    coefficient 0 is DPO. Source: arXiv 2409.17791, whose classifier is a head of its own.
+    coefficient 0 is DPO. Source: arXiv 2409.17791, whose classifier is a head of its own: `degree_head_nll`.
 
     Args:
       log_probs: float [N, K, C], differentiated.
@@ -177,3 +178,35 @@ def degree_nll(log_probs: chex.Array, mask: chex.Array, *, present: chex.Array) 
     place = jnp.maximum(lengths - 2, 0)[:, :, None]
     said = jnp.take_along_axis(log_probs, place, axis=2)[:, :, 0]
     return -jnp.sum(zero_masked(said, copies), axis=1) / jnp.maximum(jnp.sum(copies, axis=1), 1)
+
+
+def degree_head_nll(
+    log_probs: chex.Array,
+    mask: chex.Array,
+    *,
+    degree_logits: chex.Array,
+    degrees: chex.Array,
+    present: chex.Array,
+) -> chex.Array:
+    """SPO: -mean_k log p(d_k | x, y_k) of all responses, by a head on the hidden state of each one's last token.
+
+    d_k tells how much of its key content y_k has lost, 0 for the pair itself (preferences.degraded). With
+    compare.first_pair it is added to DPO's loss of the pair; coefficient 0 is DPO. `degree_nll` needs no head.
+    Source: arXiv 2409.17791. Its text could be read in part only: the weight, and what its classifier reads, are
+    choices made here.
+
+    Args:
+      log_probs: float [N, K, C]; not read.
+      mask: bool [N, K, C].
+      degree_logits: float [N, K, D], differentiated.
+      degrees: float [N, K], whole numbers 0 .. D - 1.
+      present: bool [N, K].
+
+    Returns:
+      float [N], 0 for a prompt without a response.
+    """
+    chex.assert_rank([log_probs, present], [3, 2])
+    chex.assert_equal_shape([log_probs, mask])
+    chex.assert_equal_shape([degrees, present])
+    said = zero_masked(degree_log_probs(degree_logits, degrees), present)
+    return -jnp.sum(said, axis=1) / jnp.maximum(jnp.sum(present, axis=1), 1)
