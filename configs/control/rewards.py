@@ -73,6 +73,30 @@ _BRANCHING = _PROBE | dict(
     train=dict(total_steps=400_000, optimizer=dict(learning_rate=1e-3)),
     eval=dict(num_episodes=256, max_steps=64, greedy=True),
 )
+# A square of 16 places, the goal in a corner; the auxiliary reward is for the place of number 5, again and again, or for
+# going to the goal.
+_SQUARE = _PROBE | dict(
+    env=dict(name="probes/gridworld"),
+    sample=dict(num_envs=16, num_steps=32),
+    network=dict(hidden=()),
+    train=dict(total_steps=200_000, optimizer=dict(learning_rate=0.02)),
+)
+
+
+def _two_levels(design: dict, **fields) -> tuple[dict, dict]:
+    """(the fields of a run in the square whose reward is learned, no relabelling)."""
+    updater = dict(
+        fn="make_bilevel_update",
+        design=design,
+        outer_rate=0.02,
+        outer_start=10,
+        window=4,
+        l2=0.0,
+        solver=dict(method="neumann", iterations=5, rate=0.05),
+    )
+    return _SQUARE | dict(algorithm=dict(updater=updater | fields, entropy_coef=0.05)), dict(fn="")
+
+
 _HALF = dict(fn="place")  # the annotator's score: how far right; above a half is good
 
 PLACES = {
@@ -147,6 +171,9 @@ PLACES = {
     "novelty": (_LONG, dict(fn="by_archive", keep=1.0, coef=0.1)),
     "taxons": (_LONG, dict(fn="by_archive", keep=1.0, coef=0.1, latent=4)),
     "serene": (_LONG, dict(fn="by_archive", coef=0.1, period=5)),
+    "parl": _two_levels(dict(fn="parl", length=8, beta=5.0, implicit=True)),
+    "barfi": _two_levels(dict(fn="barfi", auxiliary=dict(fn="feature", index=5), scale=0.5, discount_cost=0.001)),
+    "barfi_helpful": _two_levels(dict(fn="barfi", auxiliary=dict(fn="grid_distance", goal=15), scale=0.5, discount_cost=0.001)),
     "expert": (_TOUR, dict(fn="")),
     "gail": (_TOUR, dict(fn="by_discriminator", demos="", kind="gail")),
     "airl": (_TOUR, dict(fn="by_discriminator", demos="", kind="airl")),

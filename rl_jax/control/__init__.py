@@ -23,6 +23,7 @@ policy; self_play.py pays an episode for being preferred to others.
 """
 
 from rl_jax.control.algorithm import Algorithm, assign, loss, whitened
+from rl_jax.control.bilevel_update import make_bilevel_update
 from rl_jax.control.denoising import make_denoising_update
 from rl_jax.control.objectives import make_objectives_update
 from rl_jax.control.pareto_search import make_front_update
@@ -38,6 +39,7 @@ __all__ = [
     "assign",
     "by_rows",
     "loss",
+    "make_bilevel_update",
     "make_denoising_update",
     "make_front_update",
     "make_objectives_update",

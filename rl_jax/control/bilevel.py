@@ -14,6 +14,8 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
+METHODS = ("cg", "neumann", "identity")
+
 
 def hypergradient(
     outer: Callable,
@@ -63,7 +65,7 @@ def hypergradient(
     elif method == "identity":
         solved = rate * pull
     else:
-        raise ValueError(f"hypergradient: method={method!r} is none of cg, neumann, identity")
+        raise ValueError(f"hypergradient: method={method!r} is none of {', '.join(METHODS)}")
     through = jax.vjp(lambda phi: slope(flat, phi), phi)[1](solved)[0]
     return jax.tree.map(lambda a, b: a - b, direct, through)
 

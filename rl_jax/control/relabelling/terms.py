@@ -6,6 +6,8 @@ closeness   exp(-|o'[I] - g|^2 / 2 w^2)            a dense term as in 2309.11489
 goal_baseline  1 - |alpha proj_L e + (1 - alpha) e - g|^2 / 2     2310.12921 (VLM-RM), e the embedded state
 """
 
+import math
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -34,6 +36,25 @@ def place(rows: Transitions) -> chex.Array:
     """Which entry of a one-hot observation is on after the step, over the number of entries less 1: from 0 to 1."""
     seen = rows.next_observations
     return jnp.argmax(seen, axis=-1).astype(jnp.float32) / (seen.shape[-1] - 1)
+
+
+def grid_distance(rows: Transitions, *, goal: int) -> chex.Array:
+    """-(steps up, down, left and right from the place after the step to `goal`), over the longest way: from -1 to 0.
+
+    Args:
+      rows: [B, T], with one-hot places of a square, row by row, as observations.
+      goal: its place.
+
+    Raises:
+      ValueError: if the places are not a square.
+    """
+    places = rows.next_observations.shape[-1]
+    side = math.isqrt(places)
+    if side * side != places:
+        raise ValueError(f"grid_distance: {places} places are no square")
+    at = jnp.argmax(rows.next_observations, axis=-1)
+    away = jnp.abs(at // side - goal // side) + jnp.abs(at % side - goal % side)
+    return -away.astype(jnp.float32) / (2 * (side - 1))
 
 
 def residual(
