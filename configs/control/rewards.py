@@ -79,11 +79,10 @@ _SQUARE = _PROBE | dict(
     env=dict(name="probes/gridworld"),
     sample=dict(num_envs=16, num_steps=32),
     network=dict(hidden=()),
-    train=dict(total_steps=200_000, optimizer=dict(learning_rate=0.02)),
 )
 
 
-def _two_levels(design: dict, **fields) -> tuple[dict, dict]:
+def _two_levels(design: dict, *, entropy_coef: float = 0.05, learning_rate: float = 0.02, **fields) -> tuple[dict, dict]:
     """(the fields of a run in the square whose reward is learned, no relabelling)."""
     updater = dict(
         fn="make_bilevel_update",
@@ -92,9 +91,12 @@ def _two_levels(design: dict, **fields) -> tuple[dict, dict]:
         outer_start=10,
         window=4,
         l2=0.0,
+        # As far a step as BARFI's .0005 with its rewards of 100.
         solver=dict(method="neumann", iterations=5, rate=0.05),
     )
-    return _SQUARE | dict(algorithm=dict(updater=updater | fields, entropy_coef=0.05)), dict(fn="")
+    algorithm = dict(updater=updater | fields, entropy_coef=entropy_coef)
+    train = dict(total_steps=100_000, optimizer=dict(learning_rate=learning_rate))
+    return _SQUARE | dict(algorithm=algorithm, train=train), dict(fn="")
 
 
 _HALF = dict(fn="place")  # the annotator's score: how far right; above a half is good
@@ -171,9 +173,18 @@ PLACES = {
     "novelty": (_LONG, dict(fn="by_archive", keep=1.0, coef=0.1)),
     "taxons": (_LONG, dict(fn="by_archive", keep=1.0, coef=0.1, latent=4)),
     "serene": (_LONG, dict(fn="by_archive", coef=0.1, period=5)),
-    "parl": _two_levels(dict(fn="parl", length=8, beta=5.0, implicit=True)),
+    # arXiv 2310.19007 (BARFI). On r_p + r_aux (updater.outer_rate=0) the policy stays at place 5.
     "barfi": _two_levels(dict(fn="barfi", auxiliary=dict(fn="feature", index=5), scale=0.5, discount_cost=0.001)),
-    "barfi_helpful": _two_levels(dict(fn="barfi", auxiliary=dict(fn="grid_distance", goal=15), scale=0.5, discount_cost=0.001)),
+    "barfi_helpful": _two_levels(
+        dict(fn="barfi", auxiliary=dict(fn="grid_distance", goal=15), scale=0.5, discount_cost=0.001)
+    ),
+    # arXiv 2308.02585 (PARL). design.implicit=False leaves the trained policy out of the reward's gradient.
+    "parl": _two_levels(
+        dict(fn="parl", length=8, beta=5.0, implicit=True, reward_cost=0.01),
+        entropy_coef=0.1,
+        learning_rate=0.01,
+        outer_rate=0.005,
+    ),
     "expert": (_TOUR, dict(fn="")),
     "gail": (_TOUR, dict(fn="by_discriminator", demos="", kind="gail")),
     "airl": (_TOUR, dict(fn="by_discriminator", demos="", kind="airl")),

@@ -60,8 +60,10 @@ def policy_loss(
     """
     chex.assert_equal_shape([log_probs, entropies, returns])
     chex.assert_shape(live, (len(log_probs),))
-    each = jnp.where(live[:, None], -log_probs * returns - entropy_coef * entropies, 0.0)
-    return Mean(jnp.sum(each), jnp.sum(live, dtype=jnp.float32) * log_probs.shape[1])
+    mask = jnp.broadcast_to(live[:, None], log_probs.shape)
+    log_probs, entropies, returns = (jnp.where(mask, x, 0.0) for x in (log_probs, entropies, returns))
+    each = -log_probs * returns - entropy_coef * entropies
+    return Mean(jnp.sum(each), jnp.sum(mask, dtype=jnp.float32))
 
 
 def make_bilevel_update(

@@ -82,8 +82,9 @@ def test_every_word_is_bound_and_has_a_state(word):
     config = small(word)
     check_config.check(config)
     relabel, _, _ = relabel_of(config)
-    if relabel is None:  # trains on the environment's reward
-        assert word in ("expert", "snapshots") or config.algorithm.auxiliary.fn
+    if relabel is None:  # trains on the environment's reward, or the updater has one of its own
+        ours = config.algorithm.updater.fn == "make_bilevel_update"
+        assert word in ("expert", "snapshots") or config.algorithm.auxiliary.fn or ours
         return
     state = jax.eval_shape(relabel.begin, jax.random.key(0))
     after, paid = jax.eval_shape(relabel.apply, state, rows_like(config))
@@ -120,12 +121,19 @@ def test_weights_are_swept_inside_one_program():
     np.testing.assert_allclose(both, np.stack([paid, paid - 2.0 * action**2]), rtol=1e-5, atol=1e-5)
 
 
+RESUMED = {
+    "liayn": (dict(algorithm__relabel__hidden=(8,), algorithm__relabel__steps=1), {"relabel/own", "relabel/expert"}),
+    # phi moves from the fourth of eight updates on, in both halves.
+    "barfi": (dict(algorithm__updater__outer_start=3), {"phi/auxiliary", "phi/discount", "entropy"}),
+}
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("kept_signals", "one_program")
-def test_a_run_and_its_resumption(tmp_path, monkeypatch):
-    config = small("liayn", num_seeds=1)
-    with config.unlocked():
-        config.algorithm.relabel.update(hidden=(8,), steps=1)
+@pytest.mark.parametrize("word", RESUMED)
+def test_a_run_and_its_resumption(word, tmp_path, monkeypatch):
+    fields, measured = RESUMED[word]
+    config = small(word, num_seeds=1, **fields)
     control_ppo.run(config, tmp_path / "whole")
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint, "StopSignal", StopAfter())
@@ -135,7 +143,42 @@ def test_a_run_and_its_resumption(tmp_path, monkeypatch):
     for name in ("metrics.jsonl", "final.json"):
         assert (tmp_path / "halves" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
     last = json.loads((tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()[-1])
-    assert {"relabel/own", "relabel/expert"} <= set(last)
+    assert measured <= set(last)
+
+
+def trained(config, updates):
+    """The metrics [runs] after so many updates, all runs in one program."""
+    config.log_every = config.checkpoint.every = updates
+    config.train.total_steps = updates * config.sample.num_envs * config.sample.num_steps
+    init, advance, _ = control_runs.make_run(config)
+    mapped = jax.jit(
+        lambda *args: jax.lax.map(lambda own: advance(init(*own), own[1], updates)[1], args), compiler_options=QUICK
+    )
+    return mapped(*control_setup.runs_of(config))
+
+
+@pytest.mark.slow
+def test_barfi_learns_that_its_auxiliary_reward_misleads():
+    """The goal is reached; on r_p + r_aux, which an outer rate of 0 leaves, the policy stays at the place that pays."""
+    config = rewards.get_config("barfi")
+    config.num_seeds = 2
+    config.sweep = (("algorithm.updater.outer_rate", (0.02, 0.0)),)
+    found = trained(config, 60)
+    learned, summed = ({name: np.mean(x[part::2]) for name, x in found.items()} for part in (0, 1))
+    assert learned["eval/return"] > 0.85 and learned["phi/auxiliary"] < 0.95 and learned["phi/bonus"] < 0.0, found
+    assert summed["eval/return"] < 0.3 and summed["phi/auxiliary"] == 1.0, found
+
+
+@pytest.mark.slow
+def test_parl_reaches_a_goal_that_only_preferences_tell():
+    """Seeds with the right labels, and with every label turned round (beta below 0)."""
+    config = rewards.get_config("parl")
+    config.num_seeds = 2
+    config.sweep = (("algorithm.updater.design.beta", (5.0, -5.0)),)
+    found = trained(config, 60)
+    right, turned = ({name: np.mean(x[part::2]) for name, x in found.items()} for part in (0, 1))
+    assert right["eval/return"] > 0.85 and right["reward/accuracy"] > 0.7, found
+    assert turned["eval/return"] < 0.4 and turned["reward/accuracy"] < 0.5, found
 
 
 @pytest.mark.slow
@@ -150,15 +193,10 @@ def test_a_demonstration_of_the_tour_is_followed_to_its_end(tmp_path):
         seen.append(np.eye(5)[place].tolist() + np.eye(5)[reached].tolist())
     row = {"observations": {"shape": list(env.observation_space.shape), "values": seen}, "actions": actions}
     (tmp_path / "tour.jsonl").write_text(json.dumps(row) + "\n")
-    config.num_seeds, config.log_every, config.checkpoint.every = 2, 40, 40
+    config.num_seeds = 2
     config.algorithm.relabel.demos = str(tmp_path / "tour.jsonl")
-    config.train.total_steps = 40 * config.sample.num_envs * config.sample.num_steps
     config.eval.update(num_episodes=8, max_steps=16)
-    init, advance, _ = control_runs.make_run(config)
-    keys, values = control_setup.runs_of(config)
-    found = jax.jit(
-        lambda *args: jax.lax.map(lambda own: advance(init(*own), own[1], 40)[1], args), compiler_options=QUICK
-    )(keys, values)
+    found = trained(config, 40)
     assert (found["eval/return"] > 0.9).all() and (found["relabel/horizon"] > 10).all(), found
 
 
