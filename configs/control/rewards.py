@@ -6,7 +6,8 @@
 
 Arguments: `terms` (a weighted sum of named terms; the default), `signs`, `residuals`, `similarity`, `potential`,
 `machine`, `formula`, `constraint`; exploring `rnd`, `rdd`, `hindsight`, `byol_hindsight`, `counts`, `contrast`,
-`annotator`, `ranking`, `novelty`, `taxons`, `serene`; spread over an episode `revibranch`; imitation of an `expert`
+`annotator`, `ranking`, `novelty`, `taxons`, `serene`; spread over an episode `revibranch`; learned from how the policy
+behaves that they train, `barfi`, `barfi_helpful`, `parl`; imitation of an `expert`
 run's episodes.jsonl (algorithm.relabel.demos), `gail`, `airl`, `liayn`, `likelihood`, `ads`, `stages`; auxiliary losses
 `taco`, `temporal`, `clam`, `views`, `robust_views`, `anchored_views`, `reward_and_state`; starts from `snapshots` of a
 teacher; `smoke` (seconds, for CI). docs/pages/control_rewards.md says what each of them is, and
@@ -73,8 +74,7 @@ _BRANCHING = _PROBE | dict(
     train=dict(total_steps=400_000, optimizer=dict(learning_rate=1e-3)),
     eval=dict(num_episodes=256, max_steps=64, greedy=True),
 )
-# A square of 16 places, the goal in a corner; the auxiliary reward is for the place of number 5, again and again, or for
-# going to the goal.
+# A square of 16 places, the goal in a corner, and a policy that is a table.
 _SQUARE = _PROBE | dict(
     env=dict(name="probes/gridworld"),
     sample=dict(num_envs=16, num_steps=32),
@@ -82,7 +82,7 @@ _SQUARE = _PROBE | dict(
 )
 
 
-def _two_levels(design: dict, *, entropy_coef: float = 0.05, learning_rate: float = 0.02, **fields) -> tuple[dict, dict]:
+def _two_levels(design: dict, *, entropy_coef=0.05, learning_rate=0.02, **fields) -> tuple[dict, dict]:
     """(the fields of a run in the square whose reward is learned, no relabelling)."""
     updater = dict(
         fn="make_bilevel_update",
@@ -173,7 +173,8 @@ PLACES = {
     "novelty": (_LONG, dict(fn="by_archive", keep=1.0, coef=0.1)),
     "taxons": (_LONG, dict(fn="by_archive", keep=1.0, coef=0.1, latent=4)),
     "serene": (_LONG, dict(fn="by_archive", coef=0.1, period=5)),
-    # arXiv 2310.19007 (BARFI). On r_p + r_aux (updater.outer_rate=0) the policy stays at place 5.
+    # arXiv 2310.19007 (BARFI): a wrong auxiliary reward, for being at place 5 again and again, where r_p + r_aux keeps
+    # the policy (updater.outer_rate=0); and a right one, less for each step from the goal.
     "barfi": _two_levels(dict(fn="barfi", auxiliary=dict(fn="feature", index=5), scale=0.5, discount_cost=0.001)),
     "barfi_helpful": _two_levels(
         dict(fn="barfi", auxiliary=dict(fn="grid_distance", goal=15), scale=0.5, discount_cost=0.001)

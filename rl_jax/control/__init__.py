@@ -15,7 +15,8 @@ vmap (seeds and hyper-parameters) and, with `axis_name`, under pmap or shard_map
 devices. Params are one flat vector: an optimizer then takes 3 loops instead of 40 for a tree of 12 leaves.
 `make_trust_region_update` (TRPO) and `make_pathwise_update` (through the environment) give updates of the same form,
 and so do `make_denoising_update`, for chains of denoising steps, and `make_semi_policy_update`, for noised samples that
-won. `make_objectives_update` has a critic per objective, and `make_front_update` many policies for a front.
+won. `make_bilevel_update` learns the reward, too, from how the policy behaves that it trains. `make_objectives_update`
+has a critic per objective, and `make_front_update` many policies for a front.
 `off_policy.make_replay_update` learns from a replay instead: DQN, TD3, SAC and their kin.
 
 Without a reward: reward_learning.py and cpl.py learn from preferences between segments (segments.py) a reward or the

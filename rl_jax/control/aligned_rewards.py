@@ -11,7 +11,7 @@ barfi-mujoco, which begins at phi = (0, 1, 1). The code of the gridworld and of 
 PARL (arXiv 2308.02585): a reward from preferences between segments of the policy itself.
 
     r_nu(s, a)  = w_a . s + b_a,   a = 1 .. A
-    J           = E_{tau, tau' ~ pi_theta*(nu)} [ -log sigmoid(y (R_nu(tau) - R_nu(tau'))) ],   y = +-1: which is preferred
+    J           = E_{tau, tau' ~ pi_theta*(nu)} [ nll ],   nll = -log sigmoid(y (R_nu(tau) - R_nu(tau'))),   y = +-1
     d_theta J   = E [ nll (grad log pi(tau) + grad log pi(tau')) ]
 
 d_theta J is the term of the policy that nu has trained; without it a reward is learned as in RLHF. Of PARL no code was
@@ -251,7 +251,7 @@ def parl(
       reward_cost: weight of |nu|^2 / 2.
 
     Raises:
-      ValueError: if the rollout does not divide into pairs of segments.
+      ValueError: if the rollout does not divide into pairs of segments, or, when traced, if actions are not discrete.
     """
     if length < 1 or num_steps % length or num_envs % 2:
         raise ValueError(
@@ -264,6 +264,8 @@ def parl(
 
     def read(rows: Transitions) -> Steps:
         actions = distribution.to_env(rows.actions)
+        if not jnp.issubdtype(actions.dtype, jnp.integer):
+            raise ValueError(f"parl: actions are {actions.dtype}, but its reward has a row for each discrete action")
         return Steps(
             rows.observations, actions, rows.rewards, jnp.zeros_like(rows.rewards), rows.terminated | rows.truncated
         )

@@ -1,13 +1,14 @@
 """Two levels in one update: a policy follows a reward r_phi, and phi follows what the trained policy is judged by.
 
-    inner   theta <- theta - eta grad_theta L,   L(theta, phi) = -mean_t (log pi(a_t|s_t) G_t + c H_t) + l2 |theta|^2 / 2
+    inner   theta <- theta - eta d_theta L,   L(theta, phi) = -mean_t (log pi(a_t|s_t) G_t + c H_t) + l2 |theta|^2 / 2
             G_t = sum_{j >= t} gamma^{j - t} r_phi(s_j, a_j) to the end of the episode or of the rollout
     outer   phi <- phi - eta' dJ / dphi,   dJ / dphi = d_phi J - (d_phi d_theta L)^T (d_theta^2 L)^-1 d_theta J
             J on the newest rollout, by the policy's own log-probs; both second derivatives of L on the kept ones
 
-One update is a rollout, a step of phi (bilevel.hypergradient), and epochs x minibatches steps of the actor on rows drawn
-from the last `window` rollouts, without importance weights, as BARFI's code does (Dhawgupta/gupta2023behavior). The
-actor's parameters are theta; the critic is not used. Which reward and which J: control.aligned_rewards.
+One update is a rollout, a step of phi (bilevel.hypergradient), and epochs x minibatches steps of the actor on rows
+drawn from the last `window` rollouts, without importance weights, as BARFI's code does (Dhawgupta/gupta2023behavior).
+G is a constant in d_theta L, so d_theta^2 L has second derivatives of log pi alone, there as well. The actor's params
+are theta; the critic is not used. Which reward and which J: control.aligned_rewards.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,10 +19,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from rl_jax.control import aligned_rewards
-from rl_jax.control.algorithm import Algorithm
+from rl_jax.control import aligned_rewards, bilevel
+from rl_jax.control.algorithm import Algorithm, uses_kl
 from rl_jax.control.aligned_rewards import DesignedReward, Steps, rewards_to_go
-from rl_jax.control.bilevel import METHODS, hypergradient
 from rl_jax.control.update import TURN_METRICS, ControlState, make_parts, over_turns, unraveler
 from rl_jax.core.binding import bind, needs
 from rl_jax.core.masked import Mean
@@ -86,7 +86,8 @@ def make_bilevel_update(
     Args:
       agent: models.agents.actor_critic.Agent.
       env: envs.Vector.
-      algorithm: its epochs, minibatches, max_grad_norm and entropy_coef; what it cannot do here is refused.
+      algorithm: its epochs, minibatches, max_grad_norm, entropy_coef and discount. Other rewards, losses, scales and KL
+        are refused; surrogate, advantage and value loss are not read.
       optimizer: of the inner level, any optax transformation.
       num_steps: T.
       design: the reward and J: a function of aligned_rewards, or "module:function", with its keywords.
@@ -105,6 +106,7 @@ def make_bilevel_update(
     """
     solver = dict(solver or dict(method="neumann", iterations=5, rate=5e-4))
     _check(env, algorithm, axis_name, solver, dict(outer_start=outer_start, window=window))
+    solve = bind(solver | dict(fn=bilevel.hypergradient), bilevel)
     designed = make_design(design, agent, env, algorithm, num_steps)
     parts = make_parts(agent, env, algorithm._replace(minibatches=1), optimizer, num_steps=num_steps)
     unravel, turns = unraveler(agent), algorithm.epochs * algorithm.minibatches
@@ -122,46 +124,14 @@ def make_bilevel_update(
         outer = Outer(phi, moves.init(phi), empty, jnp.int32(0))
         return state._replace(train=state.train._replace(trackers={"outer": outer}))
 
-    def scores(params: Any, steps: Steps):
-        flat = StepInputs(*(x.reshape(-1, *x.shape[2:]) for x in (steps.observations, steps.actions)))
-        return jax.tree.map(lambda x: x.reshape(steps.rewards.shape), agent.predict(params, flat)[0])
-
-    def inner(params: Any, phi: Any, steps: Steps, live: chex.Array) -> tuple[Mean, chex.Array]:
-        found = scores(params, steps)
-        returns = rewards_to_go(designed.rewards(phi, steps), steps.over, designed.discount(phi))
-        loss = policy_loss(
-            found.log_probs, found.entropy, returns, live, entropy_coef=algorithm.entropy_coef
-        )
-        squares = sum(jnp.sum(jnp.square(x)) for x in jax.tree.leaves(params["actor"]))
-        return Mean(loss.total + 0.5 * l2 * squares * loss.count, loss.count), jnp.mean(found.entropy)
+    scores, inner = make_levels(agent, designed, algorithm, l2)
+    moved = make_outer_step(scores, inner, designed, moves, solve)
 
     def loss_fn(params: chex.Array, batch):
         loss, entropy = inner(unravel(params), *batch)
         return loss, {"entropy": Mean(entropy, jnp.float32(1.0))}
 
     train_step = make_train_step(loss_fn, optimizer, max_grad_norm=algorithm.max_grad_norm, check_params=False)
-
-    def gradient(params: Any, outer: Outer, newest: Steps, key: chex.PRNGKey) -> Any:
-        """dJ / dphi, with zeros for what is fixed."""
-
-        def judged(actor: Any, phi: Any) -> chex.Array:
-            return designed.judge(scores(params | {"actor": actor}, newest).log_probs, phi, newest, key)
-
-        def trained(actor: Any, phi: Any) -> chex.Array:
-            loss = inner(params | {"actor": actor}, phi, *rows_of(outer))[0]
-            return loss.total / loss.count
-
-        if designed.implicit:
-            found = hypergradient(judged, trained, params["actor"], outer.phi, **solver)
-        else:
-            found = jax.grad(judged, argnums=1)(params["actor"], outer.phi)
-        return {name: 0.0 * x if name in designed.fixed else x for name, x in found.items()}
-
-    def moved(params: Any, outer: Outer, newest: Steps, key: chex.PRNGKey) -> Outer:
-        slopes = gradient(params, outer, newest, key)
-        updates, optimizer_state = moves.update(slopes, outer.optimizer, outer.phi)
-        after = outer._replace(phi=optax.apply_updates(outer.phi, updates), optimizer=optimizer_state)
-        return jax.tree.map(lambda new, old: jnp.where(all_finite(slopes), new, old), after, outer)
 
     def update(state: ControlState):
         key = jax.random.fold_in(state.train.rng, state.train.step // turns)
@@ -189,9 +159,71 @@ def make_bilevel_update(
     return init, update, parts.policy_of
 
 
-def make_design(
-    spec: Mapping[str, Any] | str, agent, env, algorithm: Algorithm, num_steps: int
-) -> DesignedReward:
+def make_levels(agent, designed: DesignedReward, algorithm: Algorithm, l2: Any) -> tuple[Callable, Callable]:
+    """(scores, inner): what both levels differentiate.
+
+    Returns:
+      scores (params, Steps [N, T]) -> TokenScores [N, T]; inner (params, phi, Steps [N, T], live bool [N]) -> (L as a
+      Mean, the mean entropy).
+    """
+
+    def scores(params: Any, steps: Steps):
+        flat = StepInputs(*(x.reshape(-1, *x.shape[2:]) for x in (steps.observations, steps.actions)))
+        return jax.tree.map(lambda x: x.reshape(steps.rewards.shape), agent.predict(params, flat)[0])
+
+    def inner(params: Any, phi: Any, steps: Steps, live: chex.Array) -> tuple[Mean, chex.Array]:
+        found = scores(params, steps)
+        returns = rewards_to_go(designed.rewards(phi, steps), steps.over, designed.discount(phi))
+        loss = policy_loss(found.log_probs, found.entropy, returns, live, entropy_coef=algorithm.entropy_coef)
+        squares = sum(jnp.sum(jnp.square(x)) for x in jax.tree.leaves(params["actor"]))
+        return Mean(loss.total + 0.5 * l2 * squares * loss.count, loss.count), jnp.mean(found.entropy)
+
+    return scores, inner
+
+
+def make_outer_step(
+    scores: Callable,
+    inner: Callable,
+    designed: DesignedReward,
+    moves: optax.GradientTransformation,
+    solve: Callable,
+) -> Callable:
+    """(params, Outer, newest Steps, key) -> Outer after a step of phi; one that is not finite changes nothing.
+
+    Args:
+      scores: of make_levels.
+      inner: of make_levels.
+      designed: the reward and J.
+      moves: of phi.
+      solve: bilevel.hypergradient with its keywords.
+    """
+
+    def gradient(params: Any, outer: Outer, newest: Steps, key: chex.PRNGKey) -> Any:
+        """dJ / dphi, with zeros for what is fixed."""
+
+        def judged(actor: Any, phi: Any) -> chex.Array:
+            return designed.judge(scores(params | {"actor": actor}, newest).log_probs, phi, newest, key)
+
+        def trained(actor: Any, phi: Any) -> chex.Array:
+            loss = inner(params | {"actor": actor}, phi, *rows_of(outer))[0]
+            return loss.total / loss.count
+
+        if designed.implicit:
+            found = solve(judged, trained, params["actor"], outer.phi)
+        else:
+            found = jax.grad(judged, argnums=1)(params["actor"], outer.phi)
+        return {name: jnp.zeros_like(x) if name in designed.fixed else x for name, x in found.items()}
+
+    def moved(params: Any, outer: Outer, newest: Steps, key: chex.PRNGKey) -> Outer:
+        slopes = gradient(params, outer, newest, key)
+        updates, optimizer_state = moves.update(slopes, outer.optimizer, outer.phi)
+        after = outer._replace(phi=optax.apply_updates(outer.phi, updates), optimizer=optimizer_state)
+        return jax.tree.map(lambda new, old: jnp.where(all_finite(slopes), new, old), after, outer)
+
+    return moved
+
+
+def make_design(spec: Mapping[str, Any] | str, agent, env, algorithm: Algorithm, num_steps: int) -> DesignedReward:
     """The DesignedReward that a config names.
 
     Raises:
@@ -218,7 +250,7 @@ def with_newest(outer: Outer, newest: Steps) -> Outer:
 
 
 def rows_of(outer: Outer) -> tuple[Steps, chex.Array]:
-    """(all kept rows, Steps [W B, ...], whether a rollout has filled them, bool [W B]): the first ones are filled first."""
+    """(all kept rows, Steps [W B, ...], whether a rollout has filled them, bool [W B]); the first are filled first."""
     slots, envs = outer.window.rewards.shape[:2]
     steps = jax.tree.map(lambda x: x.reshape(slots * envs, *x.shape[2:]), outer.window)
     return steps, jnp.repeat(jnp.arange(slots) < outer.count, envs)
@@ -230,12 +262,14 @@ def _check(env, algorithm: Algorithm, axis_name, solver: Mapping[str, Any], coun
     for name, count in counts.items():
         if count < 1:
             raise ValueError(f"updater.{name}={count} must be 1 or more")
-    if solver.get("method", "cg") not in METHODS:
-        raise ValueError(f"updater.solver.method={solver['method']!r} is none of {', '.join(METHODS)}")
+    if solver.get("method", "cg") not in bilevel.METHODS:
+        raise ValueError(f"updater.solver.method={solver['method']!r} is none of {', '.join(bilevel.METHODS)}")
     if env.num_envs % algorithm.minibatches:
         raise ValueError(f"{env.num_envs} environments do not divide into {algorithm.minibatches} minibatches")
     for name in ("relabel", "auxiliary", "normalize_observations", "normalize_rewards"):
         if getattr(algorithm, name):
             raise ValueError(f"algorithm.{name} has no meaning for two levels: leave it out")
+    if uses_kl(algorithm):
+        raise ValueError("algorithm.kl_coef and algorithm.kl_control have no meaning for two levels: leave them out")
     if algorithm.actor_lag > 1:
         raise ValueError(f"algorithm.actor_lag={algorithm.actor_lag} must be 1 for two levels")

@@ -96,7 +96,10 @@ def test_parl_against_loops_over_pairs():
     kernel, bias = RNG.normal(size=(3, 2)), RNG.normal(size=2)
     phi = {"kernel": jnp.asarray(kernel, jnp.float32), "bias": jnp.asarray(bias, jnp.float32)}
     paid = np.array(
-        [[o @ kernel[:, a] + bias[a] for o, a in zip(*row)] for row in zip(steps.observations, steps.actions)]
+        [
+            [o @ kernel[:, a] + bias[a] for o, a in zip(*row, strict=True)]
+            for row in zip(steps.observations, steps.actions, strict=True)
+        ]
     )
     np.testing.assert_allclose(design.rewards(phi, steps), paid, rtol=1e-4, atol=1e-5)
     log_probs = jnp.asarray(RNG.normal(size=paid.shape), jnp.float32)
@@ -111,20 +114,26 @@ def test_parl_against_loops_over_pairs():
             places.append((row, part))
     assert float(value) == pytest.approx(np.mean(nlls), rel=1e-4)
     expected = np.zeros_like(paid)
-    for nll, (row, part) in zip(nlls, places):
+    for nll, (row, part) in zip(nlls, places, strict=True):
         expected[row, part] = expected[row + 2, part] = (nll - np.mean(nlls)) / len(nlls)
     np.testing.assert_allclose(slope, expected, rtol=1e-3, atol=1e-5)
     assert float(design.measure(phi, steps)["reward/accuracy"]) == pytest.approx(right / 4)
-    blind = aligned_rewards.preference_loss(
-        log_probs[0], jnp.ones(6), jnp.ones(6, bool), implicit=False
-    ), aligned_rewards.preference_loss(log_probs[0], jnp.ones(6), jnp.ones(6, bool))
-    assert float(blind[0]) == pytest.approx(float(blind[1])) == pytest.approx(np.log1p(np.exp(-1.0)), rel=1e-5)
+    for implicit in (True, False):  # the same value, of which only one has a gradient by the policy
+        loss, slope = jax.value_and_grad(aligned_rewards.preference_loss)(
+            log_probs[0], jnp.arange(6.0), np.ones(6, bool), implicit=implicit
+        )
+        assert float(loss) == pytest.approx(np.mean(np.log1p(np.exp(-np.arange(6.0)))), rel=1e-5)
+        assert np.any(np.asarray(slope)) == implicit
 
 
 @pytest.mark.parametrize(
     ("name", "fields", "match"),
     [
-        ("barfi", dict(auxiliary="own", fixed=("weight",)), "fixed='weight' is none of bonus, primary, auxiliary, disc"),
+        (
+            "barfi",
+            dict(auxiliary="own", fixed=("weight",)),
+            "fixed='weight' is none of bonus, primary, auxiliary, disc",
+        ),
         ("parl", dict(num_envs=4, num_steps=6, length=4), "4 environments x 6 steps do not divide into pairs"),
         ("parl", dict(num_envs=3, num_steps=6, length=3), "3 environments x 6 steps do not divide into pairs"),
     ],

@@ -46,7 +46,7 @@ def two_updates():
 def softmax_parts(actor, steps):
     """For each step grad log pi [16 + 4] and minus the Hessian of log pi, of logits W^T o + b."""
     slopes, bends = [], []
-    for o, a in zip(steps.observations.reshape(-1, 4), steps.actions.reshape(-1)):
+    for o, a in zip(steps.observations.reshape(-1, 4), steps.actions.reshape(-1), strict=True):
         logits = o @ actor["head"]["kernel"] + actor["head"]["bias"]
         probs = np.exp(logits - logits.max())
         probs /= probs.sum()
@@ -64,8 +64,11 @@ def loop_gradient(actor, phi, kept, newest):
     returns = to_go(paid, kept.over, gamma)
     later = np.concatenate([returns[:, 1:], np.zeros((len(returns), 1))], axis=1)
     later[kept.over] = 0.0
-    by_phi = {name: np.stack([to_go(w * x, kept.over, gamma) for x in np.moveaxis(inputs, -1, 0)], axis=-1)
-              for name, w in weights(kept).items() if name != "primary"}
+    by_phi = {
+        name: np.stack([to_go(w * x, kept.over, gamma) for x in np.moveaxis(inputs, -1, 0)], axis=-1)
+        for name, w in weights(kept).items()
+        if name != "primary"
+    }
     by_phi["discount"] = to_go(later, kept.over, gamma) * gamma * (1.0 - gamma)
     slopes, bends = softmax_parts(actor, kept)
     hessian = np.mean(bends * returns.reshape(-1, 1, 1), axis=0) + L2 * np.eye(20)
@@ -75,7 +78,10 @@ def loop_gradient(actor, phi, kept, newest):
     for _ in range(TERMS):
         solved, term = solved + RATE * term, term - RATE * hessian @ term
     direct = dict(bonus=0.1 * phi["bonus"], auxiliary=0.1 * phi["auxiliary"], discount=0.3 * gamma * (1.0 - gamma))
-    mixed = {name: -np.einsum("np,n...->p...", slopes, x.reshape(-1, *x.shape[2:])) / len(slopes) for name, x in by_phi.items()}
+    mixed = {
+        name: -np.einsum("np,n...->p...", slopes, x.reshape(-1, *x.shape[2:])) / len(slopes)
+        for name, x in by_phi.items()
+    }
     return {name: direct[name] - np.tensordot(solved, x, 1) for name, x in mixed.items()}, direct
 
 
@@ -84,7 +90,7 @@ def weights(steps):
 
 
 def test_a_step_of_phi_against_explicit_matrices():
-    """RMSprop's first second moment is .01 g^2, so the state after one step tells the gradient's size, the step its sign."""
+    """RMSprop's second moment is .01 g^2 at first: its state tells the gradient's size, the step of phi its sign."""
     (_, before, after), _, unravel = two_updates()
     outer, moved = before.train.trackers["outer"], after.train.trackers["outer"]
     actor = jax.device_get(unravel(before.train.params))["actor"]
@@ -134,6 +140,8 @@ def test_the_policy_s_loss_leaves_dead_rows_out():
         (dict(window=0), "updater.window=0 must be 1 or more"),
         (dict(outer_start=0), "updater.outer_start=0 must be 1 or more"),
         (dict(solver=dict(method="newton")), "updater.solver.method='newton' is none of cg, neumann, identity"),
+        (dict(solver=dict(method="cg", terms=5)), "hypergradient takes no keyword 'terms'"),
+        (dict(algorithm=control.Algorithm(kl_coef=0.1)), "algorithm.kl_coef and algorithm.kl_control have no meaning"),
         (dict(design=dict(fn="barfi")), "updater.design needs auxiliary: set algorithm.updater.design.auxiliary"),
         (dict(algorithm=control.Algorithm(minibatches=3)), "4 environments do not divide into 3 minibatches"),
         (dict(algorithm=control.Algorithm(normalize_rewards=True)), "algorithm.normalize_rewards has no meaning"),
