@@ -82,7 +82,7 @@ _SQUARE = _PROBE | dict(
 )
 
 
-def _two_levels(design: dict, *, entropy_coef=0.05, learning_rate=0.02, **fields) -> tuple[dict, dict]:
+def _two_levels(design: dict, *, entropy_coef=0.05, **fields) -> tuple[dict, dict]:
     """(the fields of a run in the square whose reward is learned, no relabelling)."""
     updater = dict(
         fn="make_bilevel_update",
@@ -95,7 +95,7 @@ def _two_levels(design: dict, *, entropy_coef=0.05, learning_rate=0.02, **fields
         solver=dict(method="neumann", iterations=5, rate=0.05),
     )
     algorithm = dict(updater=updater | fields, entropy_coef=entropy_coef)
-    train = dict(total_steps=100_000, optimizer=dict(learning_rate=learning_rate))
+    train = dict(total_steps=100_000, optimizer=dict(learning_rate=0.01))
     return _SQUARE | dict(algorithm=algorithm, train=train), dict(fn="")
 
 
@@ -183,7 +183,6 @@ PLACES = {
     "parl": _two_levels(
         dict(fn="parl", length=8, beta=5.0, implicit=True, reward_cost=0.01),
         entropy_coef=0.1,
-        learning_rate=0.01,
         outer_rate=0.005,
     ),
     "expert": (_TOUR, dict(fn="")),

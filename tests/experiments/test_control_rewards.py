@@ -165,7 +165,7 @@ def test_barfi_learns_that_its_auxiliary_reward_misleads():
     config.sweep = (("algorithm.updater.outer_rate", (0.02, 0.0)),)
     found = trained(config, 60)
     learned, summed = ({name: np.mean(x[part::2]) for name, x in found.items()} for part in (0, 1))
-    assert learned["eval/return"] > 0.85 and learned["phi/auxiliary"] < 0.95 and learned["phi/bonus"] < 0.0, found
+    assert learned["eval/return"] > 0.85 and learned["phi/auxiliary"] < 0.9 and learned["phi/bonus"] < 0.0, found
     assert summed["eval/return"] < 0.3 and summed["phi/auxiliary"] == 1.0, found
 
 
