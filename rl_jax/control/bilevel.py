@@ -3,8 +3,8 @@
     dJ / dphi = d_phi J - (d_phi d_theta L)^T (d_theta^2 L)^-1 d_theta J            implicit function theorem
 
 PARL (2308.02585): phi is a reward, L the policy's loss under it, J the preference loss on the policy's own
-trajectories. BARFI (2310.19007): r_phi = phi_1 r_p + phi_2 r_aux, J is minus the return of r_p alone. Training with them
-in environments: control.bilevel_update and control.aligned_rewards; the bandits here have exact expectations.
+trajectories. BARFI (2310.19007): r_phi = phi_1 r_p + phi_2 r_aux, J is minus the return of r_p alone. The bandits here
+have exact expectations; control.bilevel_update trains with both in environments.
 """
 
 from collections.abc import Callable
