@@ -56,6 +56,13 @@ def test_the_norms_of_residual_terms():
         terms.residual(ROWS, index=2, norm="cubic")
 
 
+def test_the_distance_in_a_square_counts_rows_and_columns():
+    rows = walk([0, 1, 4, 8, 7, 2], 9)  # after each step (0, 1), (1, 1), (2, 2), (2, 1), (0, 2)
+    np.testing.assert_allclose(terms.grid_distance(rows, goal=8), [[-0.75, -0.5, 0.0, -0.25, -0.5]])
+    with pytest.raises(ValueError, match="8 places are no square"):
+        terms.grid_distance(walk([0, 1], 8), goal=7)
+
+
 def test_a_goal_without_a_baseline_is_the_cosine():
     goal, baseline = np.array([1.0, 2.0, 0.0, -1.0]), np.array([0.0, 1.0, 1.0, 0.0])
     seen = ROWS.next_observations
