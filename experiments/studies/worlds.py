@@ -6,10 +6,14 @@ from collections.abc import Mapping, Sequence
 import jax
 import numpy as np
 
-from experiments.parts import control_runs, control_setup, offline_runs
+from experiments.parts import control_runs, control_setup, offline_runs, replay_runs
 from experiments.studies.base import Outcome, curve
 
-MAKERS = {"control.ppo": control_runs.make_run, "control.offline": offline_runs.make_offline_run}
+MAKERS = {
+    "control.ppo": control_runs.make_run,
+    "control.offline": offline_runs.make_offline_run,
+    "control.replay": replay_runs.make_replay_run,
+}
 
 
 def trained_in_worlds(
