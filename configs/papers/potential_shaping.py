@@ -27,7 +27,7 @@ def get_ablation() -> ConfigDict:
                 metrics=dict(found="eval/return"),
                 points=20,
             ),
-            seeds=tuple(range(10)),
+            seeds=tuple(range(100, 140)),
             metric="mean_found",
             expected=(
                 dict(metric="mean_found", increasing=("none", "potential"), by=0.1),
