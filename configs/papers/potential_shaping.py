@@ -1,6 +1,8 @@
 """Potential-based shaping (reviewed in arXiv 2503.21949) makes learning faster and leaves the best policy as it is.
 
-python -m experiments.ablation potential_shaping
+    python -m experiments.ablation potential_shaping
+
+Seeds 0 to 9 left it undecided (.32, .02 to .7, where .1 is asked) and told how many others to take.
 """
 
 from ml_collections import ConfigDict
