@@ -38,6 +38,8 @@ from rl_jax.training.step import TrainState, unless_poisoned
 # XLA options for a CPU. Thread pool off: small matmuls gain nothing from it, and on two cores batched ones can
 # deadlock in it. Scheduler: with the default order a step of CartPole takes 10 % longer.
 CPU_OPTIONS = {"xla_cpu_multi_thread_eigen": False, "xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
+# On two cores one thread is 1.1 to 2.7 times as fast as two at 256 rows and below, at 1,024 it is .75 times (LOG.md).
+FEW_ROWS = 512
 
 
 class Program(NamedTuple):
@@ -207,6 +209,14 @@ def state_specs(state: control.ControlState) -> control.ControlState:
     return jax.tree_util.tree_map_with_path(spec, state)
 
 
+def few_rows(config) -> bool:
+    """Whether a gradient step of a device's runs reads less than FEW_ROWS rows: one thread passes none of them on."""
+    rows = config.replay.batch_size if "replay" in config else config.train.get("batch_size")
+    if not rows:
+        rows = config.sample.num_envs * config.sample.num_steps // config.train.minibatches
+    return rows * config.group < FEW_ROWS
+
+
 def make_program(config, make_run: Callable = make_run) -> Program:
     """The programs of all runs, spread over the mesh by jit or by pmap.
 
@@ -220,7 +230,8 @@ def make_program(config, make_run: Callable = make_run) -> Program:
     """
     sizes, hosted = parse_mesh(config.mesh), envs.on_host(config.env.name)
     if config.mesh or not hosted:  # envs on the host take no mesh: several processes are what is wrong with them
-        processes.simulate_devices(math.prod(sizes.values()), independent=sizes["envs"] == 1)
+        count, apart = math.prod(sizes.values()), sizes["envs"] == 1
+        processes.simulate_devices(count, independent=apart and (count > 1 or few_rows(config)))
     if hosted:
         processes.one_process(f"env.name={config.env.name!r}, which lives on the host,", processes.ALONE)
     keys, values = runs_of(config)

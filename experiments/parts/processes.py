@@ -63,7 +63,7 @@ def simulate_devices(count: int, independent: bool = False) -> None:
 
     Args:
       count: devices of the whole mesh.
-      independent: whether no device waits for another one, as where each trains its own seeds.
+      independent: whether no device waits for another one, as where each trains its own seeds: each has one thread.
 
     Raises:
       ValueError: if the devices do not divide over the processes.
@@ -79,7 +79,7 @@ def simulate_devices(count: int, independent: bool = False) -> None:
     share = count // processes
     # Devices that wait for each other do so in XLA's pool of threads: with one thread per core they would deadlock. The
     # operations of independent devices would only move between the threads: 16 of them cost half as much time again
-    # for two devices, and 2 of them two to three times as much time for one device that trains small layers.
+    # for two devices, and 2 of them up to three times as much time for one device that trains on few rows.
     os.environ.setdefault("NPROC", str(share) if independent and processes == 1 else "16")
     if processes > 1 or share > max(jax.config.jax_num_cpu_devices, 1):  # several processes: more would change the mesh
         jax.config.update("jax_num_cpu_devices", share)

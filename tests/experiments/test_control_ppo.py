@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from configs.control import environments as configs
+from configs.control import offline, replay
 from experiments.control import ppo as control_ppo
 from experiments.parts import control_runs, control_setup
 from rl_jax.training import checkpoint
@@ -260,3 +261,28 @@ def test_words_that_do_not_go_together():
         control_ppo.run(small(program="control.preferences"), pathlib.Path("unused"))
     with pytest.raises(ValueError, match="'cartpol'.*cartpole"):
         configs.get_config("cartpol")
+
+
+def test_few_rows_of_a_gradient_step():
+    found = [configs.get_config("cartpole"), configs.get_config("breakout"), replay.get_config("cartpole")]
+    found += [offline.get_config("pointmass")]
+    assert [control_runs.few_rows(config) for config in found] == [True, False, True, True]  # 256, 1,024, 64, 128
+    found[2].group = 8
+    assert not control_runs.few_rows(found[2])
+
+
+@pytest.mark.parametrize(
+    "fields, independent",
+    [
+        (dict(), True),
+        (dict(group=64), False),  # 2,048 rows at once
+        (dict(group=64, num_seeds=2, mesh="seeds:2"), True),
+        (dict(mesh="envs:2"), False),
+    ],
+)
+def test_one_thread_is_for_few_rows_or_seeds_of_their_own_devices(monkeypatch, fields, independent):
+    asked = []
+    monkeypatch.setattr(control_runs.processes, "simulate_devices", lambda _, independent: asked.append(independent))
+    with pytest.raises(ZeroDivisionError):
+        control_runs.make_program(small(**fields), lambda *_, **__: 1 / 0)
+    assert asked == [independent]
