@@ -3,6 +3,7 @@
     python -m experiments.ablation barfi_wrong_reward
 
 The auxiliary reward is for being at one place of the square again and again. `sum` is the same actor on r_p + r_aux.
+Rates of the policy were tried on other seeds before, .02 (15 of 16 found) and .01.
 """
 
 from ml_collections import ConfigDict
@@ -32,7 +33,7 @@ def get_ablation() -> ConfigDict:
             seeds=tuple(range(10)),
             metric="found",
             expected=(dict(metric="found", increasing=("sum", "barfi"), by=0.5),),
-            tried=1,
+            tried=3,
             smoke=dict(seeds=(0, 1), settings=dict(points=1, arms=dict.fromkeys(("sum", "barfi"), SMOKE))),
         )
     )

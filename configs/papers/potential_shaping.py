@@ -35,7 +35,7 @@ def get_ablation() -> ConfigDict:
                 dict(metric="mean_found", increasing=("none", "potential"), by=0.1),
                 dict(metric="found", increasing=("none", "potential"), by=-0.1),
             ),
-            tried=1,
+            tried=2,
             smoke=dict(seeds=(0, 1), settings=dict(points=1, arms=dict.fromkeys(("none", "potential"), SMOKE))),
         )
     )

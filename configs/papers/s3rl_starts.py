@@ -31,7 +31,7 @@ def get_ablation() -> ConfigDict:
             seeds=tuple(range(100, 130)),
             metric="found",
             expected=(dict(metric="found", increasing=("none", "snapshots"), by=0.2),),
-            tried=1,
+            tried=2,
             smoke=dict(seeds=(0, 1), settings=dict(points=1, arms=dict.fromkeys(("none", "snapshots"), SMOKE))),
         )
     )

@@ -211,9 +211,12 @@ def state_specs(state: control.ControlState) -> control.ControlState:
 
 def few_rows(config) -> bool:
     """Whether a gradient step of a device's runs reads less than FEW_ROWS rows: one thread passes none of them on."""
-    rows = config.replay.batch_size if "replay" in config else config.train.get("batch_size")
-    if not rows:
+    if "replay" in config:
+        rows = config.replay.batch_size
+    elif "sample" in config:
         rows = config.sample.num_envs * config.sample.num_steps // config.train.minibatches
+    else:  # offline data: a row may be a window of many steps
+        return False
     return rows * config.group < FEW_ROWS
 
 

@@ -7,6 +7,7 @@ Run the same command in every process, with one --workdir on a shared disk, and 
 processes. Communication between them is in rl_jax.training.distributed.
 """
 
+import importlib.util
 import os
 import pathlib
 import socket
@@ -69,7 +70,8 @@ def simulate_devices(count: int, independent: bool = False) -> None:
       ValueError: if the devices do not divide over the processes.
     """
     processes = FLAGS.num_processes if FLAGS.is_parsed() else 1
-    if (jax.config.jax_platforms or "cpu") != "cpu" or (max(count, processes) == 1 and not independent):
+    platforms = jax.config.jax_platforms or "cpu"
+    if platforms != "cpu" or (max(count, processes) == 1 and not (independent and cpu_only())):
         return
     if count % processes:
         raise ValueError(
@@ -83,6 +85,12 @@ def simulate_devices(count: int, independent: bool = False) -> None:
     os.environ.setdefault("NPROC", str(share) if independent and processes == 1 else "16")
     if processes > 1 or share > max(jax.config.jax_num_cpu_devices, 1):  # several processes: more would change the mesh
         jax.config.update("jax_num_cpu_devices", share)
+
+
+def cpu_only() -> bool:
+    """Whether jax will run on a CPU: it was told to, or has no plugin for anything else."""
+    plugins = ("jax_cuda12_plugin", "jax_cuda13_plugin", "jax_rocm7_plugin", "libtpu")
+    return jax.config.jax_platforms == "cpu" or not any(map(importlib.util.find_spec, plugins))
 
 
 def devices_for(count: int) -> list[jax.Device]:

@@ -75,7 +75,7 @@ def restored(path: str, env: envs.Environment) -> Teacher:
     agent = control_setup.make_network(config, own, algorithm.objective.num_outputs())
     agent = with_auxiliary(config, config.algorithm.auxiliary.to_dict(), agent, own).agent
     init = control_runs.map_runs(control_runs.make_run(config)[0], 1)
-    here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     like = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here),
         jax.eval_shape(init, *control_setup.runs_of(config)),

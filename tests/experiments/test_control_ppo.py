@@ -266,7 +266,7 @@ def test_words_that_do_not_go_together():
 def test_few_rows_of_a_gradient_step():
     found = [configs.get_config("cartpole"), configs.get_config("breakout"), replay.get_config("cartpole")]
     found += [offline.get_config("pointmass")]
-    assert [control_runs.few_rows(config) for config in found] == [True, False, True, True]  # 256, 1,024, 64, 128
+    assert [control_runs.few_rows(config) for config in found] == [True, False, True, False]  # 256, 1,024, 64, any
     found[2].group = 8
     assert not control_runs.few_rows(found[2])
 
