@@ -28,13 +28,14 @@ from experiments.parts.preference_steps import (
 from experiments.parts.processes import to_host
 from experiments.parts.run import Run
 from experiments.parts.setup import Setup, check_batches, make_setup
-from experiments.parts.trained_heads import checkpoint_items, head_of, state_of, without_head
+from experiments.parts.trained_heads import checkpoint_items, head_of, state_of
 from experiments.parts.training import to_mesh
 from experiments.parts.warm_start import warm_start
 from rl_jax import dpo, preferences
 from rl_jax.core.masked import merge
 from rl_jax.core.types import Params, PreferenceBatch, TokenBatch
 from rl_jax.data import pipeline
+from rl_jax.models.heads import without_head
 from rl_jax.rewards.benchmarks import length_correlation
 from rl_jax.tasks import Task
 from rl_jax.training import checkpoint, distributed

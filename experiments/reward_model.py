@@ -27,11 +27,12 @@ from experiments.parts.reward_readers import (
 )
 from experiments.parts.run import Run
 from experiments.parts.setup import Setup, check_batches, make_setup
-from experiments.parts.trained_heads import add_head, checkpoint_items, head_of, state_of, without_head
+from experiments.parts.trained_heads import add_head, checkpoint_items, head_of, state_of
 from experiments.parts.training import make_trainer, to_mesh
 from rl_jax import preferences
 from rl_jax.core.types import Params
 from rl_jax.data import pipeline
+from rl_jax.models.heads import without_head
 from rl_jax.runs.logging import write_atomically
 from rl_jax.tasks import Task
 from rl_jax.training import distributed

@@ -1,11 +1,11 @@
 """IQL (arXiv 2110.06169): advantages of in-sample values find the good actions of mixed data; cloning takes all.
 
-python -m experiments.ablation iql_mixed_data
+    python -m experiments.ablation iql_mixed_data
+
+The data of a2pr_mixed_data.
 """
 
 from ml_collections import ConfigDict
-
-SMOKE = dict(config="offline:smoke,pointmass,iql", fields=dict(train=dict(total_steps=64)))
 
 
 def get_ablation() -> ConfigDict:
@@ -26,6 +26,14 @@ def get_ablation() -> ConfigDict:
             metric="score",
             expected=(dict(metric="score", increasing=("bc", "iql"), by=10.0),),
             tried=1,
-            smoke=dict(seeds=(0, 1), settings=dict(points=1, arms=dict.fromkeys(("bc", "iql"), SMOKE))),
+            smoke=dict(
+                seeds=(0, 1),
+                settings=dict(
+                    arms={
+                        arm: dict(config=f"offline:smoke,pointmass,{arm}", fields=dict(train=dict(total_steps=64)))
+                        for arm in ("bc", "iql")
+                    }
+                ),
+            ),
         )
     )

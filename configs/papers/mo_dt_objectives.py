@@ -7,8 +7,6 @@
 
 from ml_collections import ConfigDict
 
-SMOKE = dict(config="offline:smoke,pointmass,mo_dt", fields=dict(train=dict(total_steps=64)))
-
 
 def get_ablation() -> ConfigDict:
     """score: of the last evaluation, 0 for random play and 100 for the expert."""
@@ -28,6 +26,14 @@ def get_ablation() -> ConfigDict:
             metric="score",
             expected=(dict(metric="score", increasing=("dt", "mo_dt"), by=0.0),),
             tried=1,
-            smoke=dict(seeds=(0, 1), settings=dict(points=1, arms=dict.fromkeys(("dt", "mo_dt"), SMOKE))),
+            smoke=dict(
+                seeds=(0, 1),
+                settings=dict(
+                    arms={
+                        arm: dict(config=f"offline:smoke,pointmass,{arm}", fields=dict(train=dict(total_steps=64)))
+                        for arm in ("dt", "mo_dt")
+                    }
+                ),
+            ),
         )
     )

@@ -233,8 +233,9 @@ def make_program(config, make_run: Callable = make_run) -> Program:
     """
     sizes, hosted = parse_mesh(config.mesh), envs.on_host(config.env.name)
     if config.mesh or not hosted:  # envs on the host take no mesh: several processes are what is wrong with them
-        count, apart = math.prod(sizes.values()), sizes["envs"] == 1
-        processes.simulate_devices(count, independent=apart and (count > 1 or few_rows(config)))
+        processes.simulate_devices(math.prod(sizes.values()), independent=sizes["envs"] == 1)
+        if math.prod(sizes.values()) == 1 and few_rows(config):
+            processes.one_thread()
     if hosted:
         processes.one_process(f"env.name={config.env.name!r}, which lives on the host,", processes.ALONE)
     keys, values = runs_of(config)

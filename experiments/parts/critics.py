@@ -15,7 +15,7 @@ from experiments.parts.setup import Setup
 from experiments.parts.training import trained_model
 from rl_jax import ppo
 from rl_jax.core.types import Params
-from rl_jax.models.heads import NAME, REWARD, add_value_head, without_reward_head
+from rl_jax.models.heads import NAME, REWARD, add_value_head, without_head
 from rl_jax.runs.run_record import read_json
 from rl_jax.training import sharding
 from rl_jax.training.step import TrainState
@@ -94,7 +94,7 @@ def load(setup: Setup, folder: pathlib.Path, like: Params) -> tuple[Params, Para
     head = None
     if "reads" in read_json(folder / "config.json").get("algorithm", {}):
         own, params = load_head(folder, setup.config.mesh)
-        model = params["model"] if "model" in params else without_reward_head(params)
+        model = params["model"] if "model" in params else without_head(params)
         head = params.get(REWARD)
         if head is not None and _is_standardized(setup, folder, own):
             moments = read_json(folder / "rewards.json")

@@ -64,14 +64,13 @@ def simulate_devices(count: int, independent: bool = False) -> None:
 
     Args:
       count: devices of the whole mesh.
-      independent: whether no device waits for another one, as where each trains its own seeds: each has one thread.
+      independent: whether no device waits for another one, as where each trains its own seeds.
 
     Raises:
       ValueError: if the devices do not divide over the processes.
     """
     processes = FLAGS.num_processes if FLAGS.is_parsed() else 1
-    platforms = jax.config.jax_platforms or "cpu"
-    if platforms != "cpu" or (max(count, processes) == 1 and not (independent and cpu_only())):
+    if (jax.config.jax_platforms or "cpu") != "cpu" or max(count, processes) == 1:
         return
     if count % processes:
         raise ValueError(
@@ -80,17 +79,20 @@ def simulate_devices(count: int, independent: bool = False) -> None:
         )
     share = count // processes
     # Devices that wait for each other do so in XLA's pool of threads: with one thread per core they would deadlock. The
-    # operations of independent devices would only move between the threads: 16 of them cost half as much time again
-    # for two devices, and 2 of them up to three times as much time for one device that trains on few rows.
+    # operations of independent devices would only move between the threads: 16 of them cost half as much time again.
     os.environ.setdefault("NPROC", str(share) if independent and processes == 1 else "16")
-    if processes > 1 or share > max(jax.config.jax_num_cpu_devices, 1):  # several processes: more would change the mesh
+    if processes > 1 or jax.config.jax_num_cpu_devices < share:  # several processes: more would change the mesh
         jax.config.update("jax_num_cpu_devices", share)
 
 
-def cpu_only() -> bool:
-    """Whether jax will run on a CPU: it was told to, or has no plugin for anything else."""
+def one_thread() -> None:
+    """Gives XLA one thread if it will run on a CPU: it was told to, or has no plugin for anything else.
+
+    Has no effect once jax has started.
+    """
     plugins = ("jax_cuda12_plugin", "jax_cuda13_plugin", "jax_rocm7_plugin", "libtpu")
-    return jax.config.jax_platforms == "cpu" or not any(map(importlib.util.find_spec, plugins))
+    if jax.config.jax_platforms == "cpu" or not any(map(importlib.util.find_spec, plugins)):
+        os.environ.setdefault("NPROC", "1")
 
 
 def devices_for(count: int) -> list[jax.Device]:

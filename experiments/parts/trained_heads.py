@@ -8,11 +8,9 @@ import jax
 from experiments.parts import run
 from experiments.parts.setup import Setup
 from rl_jax.core.types import Params
-from rl_jax.models.heads import DEGREE, REWARD
+from rl_jax.models.heads import HEADS, without_head
 from rl_jax.training import sharding
 from rl_jax.training.step import TrainState
-
-HEADS = (REWARD, DEGREE)
 
 
 def add_head(setup: Setup, add: Callable[[Params], Params], params: Params) -> Params:
@@ -24,11 +22,6 @@ def add_head(setup: Setup, add: Callable[[Params], Params], params: Params) -> P
 def head_of(params: Params) -> Params:
     """The head among the params, {} if there is none."""
     return {name: group for name, group in params.items() if name in HEADS}
-
-
-def without_head(params: Params) -> Params:
-    """The model's own params."""
-    return {name: group for name, group in params.items() if name not in HEADS}
 
 
 def checkpoint_items(state: TrainState) -> dict[str, Any]:

@@ -62,8 +62,8 @@ def restored(path: str, env: envs.Environment) -> Teacher:
       env: that it is to act in.
 
     Raises:
-      ValueError: as `read`; if the run's environment has other observations or actions than `env`; if the checkpoint
-        cannot be read.
+      ValueError: as `read`; if the run's environment has other observations or actions than `env`.
+      FileNotFoundError: if the run has no checkpoint.
     """
     folder = pathlib.Path(path).expanduser()
     config, best = read(folder)

@@ -18,6 +18,7 @@ from rl_jax.core.types import Model, Packed, Params, TokenBatch
 NAME = "value_head"
 REWARD = "reward_head"
 DEGREE = "degree_head"
+HEADS = (REWARD, DEGREE)  # that are saved apart from the model
 
 
 def add_value_head(model: Model, params: Params, *, num_outputs: int = 1) -> Params:
@@ -64,9 +65,9 @@ def add_degree_head(model: Model, params: Params, *, num_outputs: int) -> Params
     return {**params, DEGREE: {"kernel": jnp.zeros((width, num_outputs)), "bias": jnp.zeros(num_outputs)}}
 
 
-def without_reward_head(params: Params) -> Params:
-    """The model's own params."""
-    return {name: group for name, group in params.items() if name != REWARD}
+def without_head(params: Params) -> Params:
+    """The model's own params, without HEADS."""
+    return {name: group for name, group in params.items() if name not in HEADS}
 
 
 def without_value_head(params: Params) -> Params:

@@ -77,14 +77,27 @@ def test_devices_divide_over_processes(parsed):
         processes.simulate_devices(3)
 
 
-@pytest.mark.parametrize(
-    "independent, count, threads", [(False, 2, "16"), (True, 2, "2"), (True, 1, "1"), (False, 1, None)]
-)
+@pytest.mark.parametrize("independent, count, threads", [(False, 2, "16"), (True, 2, "2"), (True, 1, None)])
 def test_independent_devices_have_a_thread_each(parsed, monkeypatch, independent, count, threads):
     """Of XLA's pool, which reads NPROC once, when jax starts."""
     monkeypatch.delenv("NPROC")
     processes.simulate_devices(count, independent)
     assert os.environ.pop("NPROC", None) == threads
+
+
+@pytest.mark.parametrize("plugin, threads", [(None, "1"), ("libtpu", None)])
+def test_one_thread_is_for_a_cpu(monkeypatch, plugin, threads):
+    monkeypatch.delenv("NPROC")
+    monkeypatch.setattr(processes.importlib.util, "find_spec", lambda name: name == plugin or None)
+    before = jax.config.jax_platforms
+    try:
+        jax.config.update("jax_platforms", None)
+        processes.one_thread()
+    finally:
+        jax.config.update("jax_platforms", before)
+    assert os.environ.pop("NPROC", None) == threads
+    processes.one_thread()  # "cpu", as the tests have it
+    assert os.environ.pop("NPROC") == "1"
 
 
 def test_devices_of_several_processes_wait_for_each_other(parsed, monkeypatch):

@@ -272,17 +272,18 @@ def test_few_rows_of_a_gradient_step():
 
 
 @pytest.mark.parametrize(
-    "fields, independent",
+    "fields, independent, alone",
     [
-        (dict(), True),
-        (dict(group=64), False),  # 2,048 rows at once
-        (dict(group=64, num_seeds=2, mesh="seeds:2"), True),
-        (dict(mesh="envs:2"), False),
+        (dict(), True, True),
+        (dict(group=64), True, False),  # 2,048 rows at once
+        (dict(group=64, num_seeds=2, mesh="seeds:2"), True, False),
+        (dict(mesh="envs:2"), False, False),
     ],
 )
-def test_one_thread_is_for_few_rows_or_seeds_of_their_own_devices(monkeypatch, fields, independent):
+def test_one_thread_is_for_few_rows_or_seeds_of_their_own_devices(monkeypatch, fields, independent, alone):
     asked = []
     monkeypatch.setattr(control_runs.processes, "simulate_devices", lambda _, independent: asked.append(independent))
+    monkeypatch.setattr(control_runs.processes, "one_thread", lambda: asked.append("one thread"))
     with pytest.raises(ZeroDivisionError):
         control_runs.make_program(small(**fields), lambda *_, **__: 1 / 0)
-    assert asked == [independent]
+    assert asked == [independent, *["one thread"] * alone]

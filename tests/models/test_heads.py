@@ -159,7 +159,7 @@ def test_members_of_a_reward_head_differ_by_their_draw():
     many = np.asarray(reward_params(500)[heads.REWARD]["kernel"])
     assert many.std() == pytest.approx(1 / np.sqrt(CONFIG.embed_dim + 1), rel=0.05)
     assert not np.array_equal(kernel, reward_params(4, seed=1)[heads.REWARD]["kernel"])
-    assert max_difference(heads.without_reward_head(params), random_params()) == 0.0
+    assert max_difference(heads.without_head(params), random_params()) == 0.0
 
 
 # --- Packed rows -----------------------------------------------------------------------------------------------------
