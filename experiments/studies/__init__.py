@@ -24,6 +24,7 @@ from experiments.studies.proxies import divergence_targets, wrong_somewhere
 from experiments.studies.queries import partial_rewards
 from experiments.studies.regrets import preference_models
 from experiments.studies.reward_models import ensemble_overoptimization
+from experiments.studies.reward_searches import searched_rewards
 from experiments.studies.sampling import online_offline, pair_origin, power_law
 from experiments.studies.satisfiability import sat_levels
 from experiments.studies.statistics import best_of_seeds, few_seeds, tuning_seeds
@@ -67,6 +68,7 @@ __all__ = [
     "preference_models",
     "reward_distances",
     "sat_levels",
+    "searched_rewards",
     "suboptimal_data",
     "trained_in_worlds",
     "tuning_seeds",

@@ -35,27 +35,29 @@ PREFIX = "algorithm.relabel.weights."
 TEST_SEEDS = 1_000_000  # the first of them
 
 
-def trained(config: ConfigDict, candidates: Sequence[search.Weights], seeds: Sequence[int]) -> list[dict[str, Any]]:
-    """Trains every candidate on every seed, all in one program.
+def trained(
+    config: ConfigDict, candidates: Sequence[search.Weights], seeds: Sequence[Sequence[int]]
+) -> list[dict[str, Any]]:
+    """Trains every candidate on its seeds, all in one program.
 
     Args:
       config: of experiments.control.ppo with the relabelling by_terms.
       candidates: the weights.
-      seeds: of the runs.
+      seeds: of each candidate's runs, as many for each.
 
     Returns:
       One row per candidate: its weights, the score of each seed, their mean, and the mean of each term.
     """
     config = config.copy_and_resolve_references()
     fields = [tuple((PREFIX + name, float(w)) for name, w in weights.items()) for weights in candidates]
-    config.runs = tuple((seed, field) for field in fields for seed in seeds)
+    config.runs = tuple((seed, field) for field, own in zip(fields, seeds, strict=True) for seed in own)
     config.group = len(config.runs)
     program = control_runs.make_program(config)
     state, metrics = program.init(), {}
     for _ in range(control_setup.num_updates(config) // config.log_every):
         state, metrics = program.advance(state)
     metrics = jax.device_get(metrics)
-    by_candidate = {name: np.reshape(x, (len(candidates), len(seeds))) for name, x in metrics.items()}
+    by_candidate = {name: np.reshape(x, (len(candidates), len(seeds[0]))) for name, x in metrics.items()}
     terms = [name for name in by_candidate if name.removeprefix("relabel/") in candidates[0]]
     return [
         {
@@ -174,13 +176,13 @@ def run(config: ConfigDict, options: argparse.Namespace) -> list[dict[str, Any]]
     while len(rows) < options.generations * options.candidates:
         candidates = proposed(options, hand, rows)
         here = {"part": "tune", "generation": len(rows) // options.candidates}
-        new = [row | here for row in trained(config, candidates, seeds)]
+        new = [row | here for row in trained(config, candidates, [seeds] * len(candidates))]
         append(path, new)
         rows += new
         print(f"generation {new[0]['generation']}: best {max(map(score_of, new)):.3f}", flush=True)
     if not tested:
         unseen = range(TEST_SEEDS, TEST_SEEDS + options.test_seeds)
-        pair = trained(config, [chosen(options, rows), hand], unseen)
+        pair = trained(config, [chosen(options, rows), hand], [unseen] * 2)
         tested = [row | {"part": "test", "name": name} for row, name in zip(pair, ("found", "hand"), strict=True)]
         append(path, tested)
     return tested

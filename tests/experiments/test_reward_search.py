@@ -50,9 +50,10 @@ def test_a_search_goes_on_where_it_stopped_and_tests_on_seeds_of_its_own(tmp_pat
     config, seen = rewards.get_config("residuals,smoke"), []
 
     def trained(config, candidates, seeds):
-        seen.append((len(candidates), list(seeds)))
+        seen.append((len(candidates), list(seeds[0])))
         scores = [-abs(weights["effort"] - 3.0) for weights in candidates]
-        return [{"weights": w, "score": s, "scores": [s] * len(seeds)} for w, s in zip(candidates, scores, strict=True)]
+        rows = zip(candidates, scores, seeds, strict=True)
+        return [{"weights": w, "score": s, "scores": [s] * len(own)} for w, s, own in rows]
 
     monkeypatch.setattr(reward_search, "trained", trained)
     asked = options(tmp_path, generations=2, candidates=4)
@@ -86,7 +87,8 @@ def test_candidates_train_in_one_program(monkeypatch):
     config.sample.update(num_envs=4, num_steps=8)
     config.network.hidden = (8,)
     config.train.update(total_steps=4 * 32, epochs=1, minibatches=1)
-    found = reward_search.trained(config, [{"effort": 0.0, "upright": 1.0}, {"effort": 9.0, "upright": 0.0}], [0, 7])
+    candidates = [{"effort": 0.0, "upright": 1.0}, {"effort": 9.0, "upright": 0.0}]
+    found = reward_search.trained(config, candidates, [[0, 7]] * 2)
     assert [row["weights"]["effort"] for row in found] == [0.0, 9.0]
     assert all(set(row["terms"]) == {"upright", "effort"} and len(row["scores"]) == 2 for row in found)
     assert found[0]["scores"] != found[1]["scores"]
