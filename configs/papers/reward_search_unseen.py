@@ -14,7 +14,7 @@ def get_ablation() -> ConfigDict:
     return ConfigDict(
         dict(
             paper="arXiv 2310.12931",
-            claim="on unseen seeds a searched reward trains better policies than the hand-written one, in as many steps",
+            claim="on unseen seeds a searched reward trains better policies than the hand-written one in as many steps",
             scaled_down="weights of three terms by random search in place of code by a language model; Pendulum",
             study="searched_rewards",
             settings=dict(
