@@ -79,7 +79,7 @@ def make_run(config, *, parts: int = 1, axis_name: str | None = None, relabel=No
     if config.sample.num_envs % parts:
         raise ValueError(f"sample.num_envs={config.sample.num_envs} do not divide over {parts} devices")
     env = load_env(config, config.sample.num_envs // parts, learning=True)
-    runs = len(config.runs) or config.num_seeds * math.prod(len(values) for _, values in config.sweep)
+    runs = count_runs(config)
     if not env.pure and (runs > 1 or config.mesh):
         raise ValueError(
             f"{config.env.name} lives on the host: it can be trained in one run, on one device, not {runs} runs"
@@ -209,6 +209,11 @@ def state_specs(state: control.ControlState) -> control.ControlState:
     return jax.tree_util.tree_map_with_path(spec, state)
 
 
+def count_runs(config) -> int:
+    """The number of the config's runs, without a device (control_setup.runs_of has their keys)."""
+    return len(config.runs) or config.num_seeds * math.prod(len(values) for _, values in config.sweep)
+
+
 def few_rows(config) -> bool:
     """Whether a gradient step of a device's runs reads less than FEW_ROWS rows: one thread passes none of them on."""
     if "replay" in config:
@@ -217,7 +222,7 @@ def few_rows(config) -> bool:
         rows = config.sample.num_envs * config.sample.num_steps // config.train.minibatches
     else:  # offline data: a row may be a window of many steps
         return False
-    return rows * config.group < FEW_ROWS
+    return rows * min(config.group, count_runs(config)) < FEW_ROWS
 
 
 def make_program(config, make_run: Callable = make_run) -> Program:

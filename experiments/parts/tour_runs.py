@@ -40,6 +40,8 @@ def check(config) -> None:
         raise ValueError(
             "algorithm.fn='bq_nco' reads observations as they are: leave out env.features and env.frame_stack"
         )
+    if cities is None:
+        raise ValueError("algorithm.fn='bq_nco' imitates optimal tours of env.cities cities: set it")
     if settings.num_steps < cities - 1:
         raise ValueError(f"dataset.num_steps={settings.num_steps} has no whole tour of env.cities={cities}")
     if fields.beam < 1:

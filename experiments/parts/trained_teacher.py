@@ -67,6 +67,8 @@ def restored(path: str, env: envs.Environment) -> Teacher:
     """
     folder = pathlib.Path(path).expanduser()
     config, best = read(folder)
+    if "snapshots" in config.env:
+        config.env.snapshots.run = ""  # a student as the teacher: its own teacher's folder may be gone
     own = control_setup.load_env(config, 1)
     theirs, ours = (f"observations {x.observation_space.shape} and {x.action_space}" for x in (own, env))
     if theirs != ours:

@@ -259,6 +259,8 @@ def rows_of(outer: Outer) -> tuple[Steps, chex.Array]:
 def _check(env, algorithm: Algorithm, axis_name, solver: Mapping[str, Any], counts: Mapping[str, int]) -> None:
     if axis_name is not None:
         raise ValueError("two levels train on one device per run: use mesh=seeds:N")
+    if env.objectives:
+        raise ValueError(f"two levels have one reward: {env.objectives} objectives need make_objectives_update")
     for name, count in counts.items():
         if count < 1:
             raise ValueError(f"updater.{name}={count} must be 1 or more")

@@ -151,3 +151,10 @@ def test_the_policy_s_loss_leaves_dead_rows_out():
 def test_what_is_refused(fields, match):
     with pytest.raises(ValueError, match=match):
         made(**fields)
+
+
+def test_several_objectives_are_refused():
+    env = envs.load_vector("objectives/treasure", 4)
+    agent = make_agent(env.observation_space.shape, categorical(4), hidden=())
+    with pytest.raises(ValueError, match="two levels have one reward: 2 objectives need make_objectives_update"):
+        control.make_bilevel_update(agent, env, control.Algorithm(), optax.sgd(0.5), num_steps=6, design=DESIGN)

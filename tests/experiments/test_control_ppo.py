@@ -267,7 +267,9 @@ def test_few_rows_of_a_gradient_step():
     found = [configs.get_config("cartpole"), configs.get_config("breakout"), replay.get_config("cartpole")]
     found += [offline.get_config("pointmass")]
     assert [control_runs.few_rows(config) for config in found] == [True, False, True, False]  # 256, 1,024, 64, any
-    found[2].group = 8
+    found[2].update(group=8, num_seeds=4)
+    assert control_runs.few_rows(found[2])  # of 4 runs: 256
+    found[2].num_seeds = 8
     assert not control_runs.few_rows(found[2])
 
 
@@ -275,7 +277,7 @@ def test_few_rows_of_a_gradient_step():
     "fields, independent, alone",
     [
         (dict(), True, True),
-        (dict(group=64), True, False),  # 2,048 rows at once
+        (dict(group=64, num_seeds=64), True, False),  # 2,048 rows at once
         (dict(group=64, num_seeds=2, mesh="seeds:2"), True, False),
         (dict(mesh="envs:2"), False, False),
     ],

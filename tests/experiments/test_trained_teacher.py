@@ -91,6 +91,12 @@ def test_a_student_starts_where_the_teacher_has_been(tmp_path):
     assert starts == places and max(places) >= LENGTH - 2
     control_ppo.run(config, tmp_path / "student")
     assert json.loads((tmp_path / "student" / "final.json").read_text())["step"] == 4
+    # A student is a teacher, without its own one.
+    path = tmp_path / "student" / "config.json"
+    path.write_text(path.read_text().replace(str(taught()), "/gone"))
+    assert "/gone" in path.read_text()
+    next_one = trained_teacher.restored(str(tmp_path / "student"), env)
+    assert next_one.value(in_a_cell(jnp.arange(LENGTH))).shape == (LENGTH,)
 
 
 def written(folder, **fields):

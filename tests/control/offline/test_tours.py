@@ -159,6 +159,13 @@ def test_refusals(fields, said, tmp_path):
         control_offline.run(small(**fields), tmp_path)
 
 
+def test_cities_are_named(tmp_path):
+    config = small()
+    del config.env["cities"]
+    with pytest.raises(ValueError, match="imitates optimal tours of env.cities cities: set it"):
+        control_offline.run(config, tmp_path)
+
+
 @pytest.mark.parametrize("words", ["gridworld,bq_nco", "salesman,bq_nco,online", "bq_nco,preferred", "bq_nco,fqe"])
 def test_words_that_do_not_go_together(words):
     with pytest.raises(ValueError, match="bq_nco imitates shortest tours: it goes with salesman only"):
