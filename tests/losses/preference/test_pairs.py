@@ -113,6 +113,12 @@ def test_partners_give_the_sorted_losses_row_by_row(link):
     jax.tree.map(partial(np.testing.assert_allclose, rtol=2e-5, atol=1e-6), found, jax.value_and_grad(unpaired)(policy))
 
 
+def test_partners_are_data():
+    for fn in (compare.sorted_pairs, compare.sorted_unpaired):
+        slope = jax.grad(lambda x, fn=fn: fn(PAIR, BOTH, links.logistic, partners=x, beta=0.5).sum())(PAIR)
+        np.testing.assert_array_equal(slope, np.zeros_like(PAIR))
+
+
 def test_half_a_pair_is_nothing():
     present = np.array([[True, False], [False, True]])
     more = {"partners": np.zeros((2, 2), np.float32), "beta": 0.5}
