@@ -25,6 +25,23 @@ def rows() -> TokenBatch:
     return TokenBatch(jnp.zeros((2, LENGTH), jnp.int32), jnp.asarray(positions), jnp.asarray(segments))
 
 
+def shared() -> TokenBatch:
+    """Two completions of a prompt and padding; a segment alone, and a prompt with three completions."""
+    lengths = [
+        [(1, 60, 0), (2, 70, 1), (3, 90, 1), (0, 36, 0)],
+        [(1, 40, 0), (2, 90, 0), (3, 50, 2), (4, 46, 2), (5, 30, 2)],
+    ]
+    found = []
+    for row in lengths:
+        size = {segment: length for segment, length, _ in row}
+        begins = [size[prefix] if prefix else 0 for _, _, prefix in row]
+        positions = [b + np.arange(length) for b, (_, length, _) in zip(begins, row, strict=True)]
+        segments, prefixes = (np.repeat([x[i] for x in row], [x[1] for x in row]) for i in (0, 2))
+        found.append((np.concatenate(positions) * (segments > 0), segments, prefixes))
+    positions, segments, prefixes = (jnp.asarray(np.stack(x), jnp.int32) for x in zip(*found, strict=True))
+    return TokenBatch(jnp.zeros((2, LENGTH), jnp.int32), positions, segments, prefix_ids=prefixes)
+
+
 def projections(head_dim: int):
     rng = np.random.default_rng(0)
     return [rng.normal(size=(2, LENGTH, heads, head_dim)).astype(np.float32) for heads in (4, 2, 2)]
@@ -39,11 +56,18 @@ def projections(head_dim: int):
         (128, {"softcap": 20.0}, ""),
         (128, {"window": 17}, ""),
         (128, {"window": 140}, "data:2,context:2,tensor:2"),
+        (64, {"shared": True, "softcap": 20.0}, ""),
+        (128, {"shared": True, "window": 75}, ""),
+        (128, {"shared": True, "window": 75}, "data:2,context:2,tensor:2"),
     ],
-    ids=["plain", "filled-up heads", "soft cap", "window", "queries over devices"],
+    ids=[
+        *("plain", "filled-up heads", "soft cap", "window", "queries over devices"),
+        *("shared", "shared, window", "shared, window, over devices"),
+    ],
 )
 def test_values_and_gradients_are_those_of_plain_attention(head_dim, keywords, mesh):
-    batch, arrays = rows(), projections(head_dim)
+    keywords = dict(keywords)
+    batch, arrays = shared() if keywords.pop("shared", False) else rows(), projections(head_dim)
     weights = np.broadcast_to(np.sin(np.arange(head_dim, dtype=np.float32)), arrays[0].shape)
     real = np.broadcast_to((np.asarray(batch.segment_ids) > 0)[:, :, None, None], weights.shape)
     window = keywords.get("window", 0)
@@ -54,7 +78,8 @@ def test_values_and_gradients_are_those_of_plain_attention(head_dim, keywords, m
         return jnp.sum(jnp.where(real, found * weights, 0.0))
 
     def splash(q, k, v):
-        found = splash_attend(q, k, v, batch.segment_ids, scale=0.1, interpret=True, **keywords)
+        ids = dict(prefix_ids=batch.prefix_ids, positions=batch.positions)
+        found = splash_attend(q, k, v, batch.segment_ids, scale=0.1, interpret=True, **ids, **keywords)
         return jnp.sum(jnp.where(real, found * weights, 0.0))
 
     wanted = jax.device_get(jax.jit(jax.value_and_grad(plain, (0, 1, 2)))(*arrays))
@@ -109,7 +134,7 @@ def test_auto_takes_the_kernel_on_a_tpu_for_what_it_can_do(monkeypatch):
     assert not splash_fits(batch, 2), "this is no TPU"
     monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
     assert splash_fits(batch, 2)
-    assert not splash_fits(batch._replace(prefix_ids=batch.segment_ids), 2)
+    assert splash_fits(batch._replace(prefix_ids=batch.segment_ids), 2)
     assert not splash_fits(jax.tree.map(lambda x: x[:, :100], batch), 2), "less than a tile"
     with jax.set_mesh(sharding.make_mesh(sharding.parse_mesh("tensor:8"))):
         assert not splash_fits(batch, 2), "two key heads on eight devices"
@@ -134,21 +159,24 @@ def test_key_heads_must_divide_over_the_tensor_axis():
         splash_attend(q, k, v, rows().segment_ids, scale=1.0)
 
 
-def test_what_the_kernel_cannot_do_is_refused():
-    model = make_transformer(dataclasses.replace(CONFIG, attention="splash"))
-    batch = rows()._replace(prefix_ids=jnp.zeros((2, LENGTH), jnp.int32))
-    with pytest.raises(ValueError, match="does not support shared prefixes"):
-        jax.eval_shape(model.apply, jax.eval_shape(model.init, jax.random.key(0)), batch)
+def test_a_window_over_shared_prefixes_needs_positions():
+    batch = shared()
+    with pytest.raises(ValueError, match="shared prefixes and a window need positions"):
+        splash_attend(*projections(128), batch.segment_ids, scale=1.0, prefix_ids=batch.prefix_ids, window=8)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mesh", ["", "data:2,fsdp:2,tensor:2", "data:2,fsdp:2,context:2"])
-def test_a_gradient_lowers_for_tpu_without_one(mesh):
-    """Through Mosaic, and with a mesh on each device's own rows and heads."""
-    model = make_transformer(dataclasses.replace(CONFIG, attention="splash"))
+@pytest.mark.parametrize(
+    ("mesh", "arrays"),
+    [("", 3), ("", 4), ("data:2,fsdp:2,tensor:2", 3), ("data:2,fsdp:2,context:2", 3), ("data:2,fsdp:2,context:2", 4)],
+)
+def test_a_gradient_lowers_for_tpu_without_one(mesh, arrays):
+    """Through Mosaic, and with a mesh on each device's own rows and heads; a fourth array has the shared prefixes."""
+    windows = (0, 8) if arrays == 4 else ()
+    model = make_transformer(dataclasses.replace(CONFIG, attention="splash", num_layers=2, windows=windows))
     params = jax.eval_shape(model.init, jax.random.key(0))
     with jax.set_mesh(sharding.make_mesh(sharding.parse_mesh(mesh))):
-        batch = TokenBatch(*[jax.ShapeDtypeStruct((4, LENGTH), jnp.int32)] * 3)
+        batch = TokenBatch(*[jax.ShapeDtypeStruct((4, LENGTH), jnp.int32)] * arrays)
         traced = jax.jit(jax.grad(lambda p, b: jnp.sum(model.apply(p, b)))).trace(params, batch)
         text = traced.lower(lowering_platforms=("tpu",)).as_text()
     assert "tpu_custom_call" in text

@@ -73,11 +73,8 @@ def _cudnn(config: TransformerConfig, batch: TokenBatch, kinds: Kinds):
 
 def _splash(config: TransformerConfig, batch: TokenBatch, kinds: Kinds):
     """Its window is part of the compiled kernel: layers choose among the kernels by index."""
-    if batch.prefix_ids is not None:
-        raise ValueError(
-            "attention='splash' does not support shared prefixes: set packing.mode=packed or attention='dot_product'"
-        )
-    options = dict(segment_ids=batch.segment_ids, **_keywords(config))
+    options = dict(segment_ids=batch.segment_ids, prefix_ids=batch.prefix_ids, positions=batch.positions)
+    options |= _keywords(config)
     kernels = [functools.partial(splash_attend, window=kind.window, **options) for kind in kinds]
 
     def attend(q, k, v, own):
