@@ -74,5 +74,5 @@ def searched_rewards(
     return Outcome(
         values,
         {"tuning score": {"found": curve(range(1, generations + 1), np.array(trace).T)}},
-        f"A search has trained {trained} policies before its test; the hand-written reward's score is without any.",
+        f"A search has trained {trained} policies before its test; the hand-written reward's score is without any",
     )

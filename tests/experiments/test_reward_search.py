@@ -7,6 +7,7 @@ import math
 import pytest
 
 from configs.control import rewards
+from experiments import studies
 from experiments.parts import control_runs
 from experiments.tools import reward_search
 
@@ -92,3 +93,24 @@ def test_candidates_train_in_one_program(monkeypatch):
     assert [row["weights"]["effort"] for row in found] == [0.0, 9.0]
     assert all(set(row["terms"]) == {"upright", "effort"} and len(row["scores"]) == 2 for row in found)
     assert found[0]["scores"] != found[1]["scores"]
+
+
+def test_the_study_tests_each_search_on_seeds_of_its_own(monkeypatch):
+    """Training is a stand-in: what pays most is an effort near 3 times the hand-written one."""
+    seen = []
+
+    def trained(config, candidates, seeds):
+        seen.append([tuple(own) for own in seeds])
+        scores = [-abs(weights["effort"] / 0.001 - 3.0) for weights in candidates]
+        return [{"weights": w, "score": s} for w, s in zip(candidates, scores, strict=True)]
+
+    monkeypatch.setattr(reward_search, "trained", trained)
+    sizes = dict(generations=2, candidates=4, tuning=2, unseen=3)
+    found = studies.searched_rewards((0, 5), config="rewards:residuals,smoke", fields={}, **sizes)
+    tuned, again, tested = seen
+    assert tuned == again == [(10_000, 10_001)] * 4 + [(10_010, 10_011)] * 4
+    assert tested == [(1_000_000, 1_000_001, 1_000_002)] * 2 + [(1_000_015, 1_000_016, 1_000_017)] * 2
+    hand, best = found.values["hand"], found.values["found"]
+    assert list(hand["score"]) == list(hand["best"]) == pytest.approx([-2.0, -2.0])
+    assert (best["score"] > hand["score"]).all() and (best["score"] == best["best"]).all()
+    assert [step for step, _ in found.curves["tuning score"]["found"]] == [1, 2]
