@@ -1,8 +1,8 @@
 """The collectives of a compiled program, read from its HLO text: how many bytes over which axes of the mesh.
 
 XLA reports them nowhere else. A loop's body occurs once in the text, so its collectives are multiplied by the number of
-iterations in its condition; all branches of a conditional count. A collective that XLA splits into a start, steps and a
-done occurs in each of them under one channel: it is counted once per loop.
+iterations in its condition; all branches of a conditional count. A collective that XLA splits into a chain of a start,
+steps and a done occurs in each of them under one channel: it is counted once per loop. Others may share a channel.
 
 The TPU compiler writes a reduce-scatter as a fusion of an all-reduce and a slice, named all-reduce-scatter: its
 emitter, named in the same text, is a reduce-scatter's, and an explicit jax.lax.psum_scatter gives the same text.
@@ -154,8 +154,9 @@ def _add(
         "all-to-all": size * (members - 1) / members,
         "collective-permute": size,
     }[kind]
-    key = (loop, kind, channel[1] if channel else line)
-    synchronous = not (start or _ASYNCHRONOUS.search(line))
+    chained = _ASYNCHRONOUS.search(line)
+    key = (loop, kind, channel[1] if channel and chained else line)  # jax gives all of a shard_map's one channel
+    synchronous = not (start or chained)
     result[key] = Collective(kind, _axes(groups, mesh), sent * turns, turns, synchronous)
 
 

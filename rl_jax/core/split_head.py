@@ -2,11 +2,15 @@
 
 A layer's weights are gathered once and used on all of a micro-batch. A head that is applied to one slice of columns at
 a time would be gathered for each of them, in both directions: of an 8B model on 64 chips that was half of all bytes.
-Here every device has the columns of some tokens, sees the slice's rows of all devices that share the vocabulary, and
-adds up its part of the softmax's sums. What is sent per slice is its hidden states and their gradient, and a few
-numbers per token.
+Here every device has the columns of some tokens, sees the rows of the devices of its ring, and adds up its part of the
+softmax's sums. What is sent per slice is its hidden states and their gradient, and a few numbers per token.
+
+They go around the ring: a device multiplies the rows that it has while the next ones arrive, so that it waits for none.
+A ring is as small as memory allows. Of 64 devices with 512 tokens each of a slice, 8 share the rows and the vocabulary
+of 128,256, and there are 8 such rings: the hidden states that are sent are a ninth of those of one ring of 64.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from typing import NamedTuple
@@ -14,6 +18,7 @@ from typing import NamedTuple
 import chex
 import jax
 import jax.numpy as jnp
+from jax.custom_derivatives import SymbolicZero
 from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 
 from rl_jax.core.axis_table import RULES, mesh_sizes
@@ -22,21 +27,24 @@ from rl_jax.core.types import TokenScores
 # Axes that can share the vocabulary; the others have rows of their own. First the one that splits the weights' V where
 # they rest: then one all-to-all moves them.
 VOCABULARY = ("tensor", "fsdp", "context")
+RING = "fsdp"  # the one of them that splits rows, too
+LONGEST = 8  # devices of a ring. A v5e sends asynchronously between near chips only, which those of more are not
 
 
 class SplitHead(NamedTuple):
     """A head's weights, split, and what it does with any of its columns.
 
     Attributes:
-      weights: float [N, D, V], V split over `axes`. N copies, one per device that has rows of its own: a gradient is
-        then added up over them once, rather than after every slice.
-      logits: (weights [D, v], hidden [..., D]) -> float32 [..., v]. It treats every column alike.
-      axes: of the mesh that split V.
+      weights: float [D, V], V split over `axes`.
+      product: (weights [D, v], hidden [..., D]) -> float32 [..., v], linear in both.
+      cap: float32 [..., v] -> logits [..., v], elementwise.
+      axes: of the mesh that split V; RING is the last one.
       mesh: of the context in which it was made.
     """
 
     weights: chex.Array
-    logits: Callable
+    product: Callable
+    cap: Callable
     axes: tuple[str, ...]
     mesh: AbstractMesh
 
@@ -46,9 +54,9 @@ class SplitHead(NamedTuple):
         return tuple(axis for axis in RULES["rows"] if self.mesh.shape.get(axis, 1) > 1)
 
     @property
-    def gathered(self) -> tuple[str, ...]:
-        """The axes that split rows and the vocabulary: a slice's rows are gathered over them."""
-        return tuple(axis for axis in self.row_axes if axis in self.axes)
+    def others(self) -> tuple[str, ...]:
+        """The axes that split the vocabulary and no rows."""
+        return tuple(axis for axis in self.axes if axis != RING)
 
     def takes(self, rows: int, columns: int) -> bool:
         """Whether slices of rows x columns tokens are better off with this than with the whole head.
@@ -59,17 +67,63 @@ class SplitHead(NamedTuple):
         sizes = self.mesh.shape
         if rows % math.prod(sizes[axis] for axis in self.row_axes):
             return False
-        tokens = rows // math.prod(sizes[axis] for axis in self.row_axes if axis not in self.axes) * columns
-        return not self.gathered or tokens <= self.weights.shape[2] // sizes.get("tensor", 1)
+        if RING not in self.axes:
+            return True
+        return self._tokens(rows, columns) * sizes[RING] <= self.weights.shape[1] // sizes.get("tensor", 1)
+
+    def ring(self, rows: int, columns: int) -> int:
+        """Number of devices that see each other's rows of such slices, and share the vocabulary.
+
+        As many as leaves each with no more tokens of a slice than of the vocabulary: then neither its hidden states
+        nor its weights are large.
+        """
+        sizes = self.mesh.shape
+        if RING not in self.axes:
+            return 1
+        tokens, vocabulary = self._tokens(rows, columns), self.weights.shape[1] // sizes.get("tensor", 1)
+        counts = [n for n in range(1, min(sizes[RING], LONGEST) + 1) if sizes[RING] % n == 0]
+        return max(n for n in counts if n == 1 or n * n * tokens <= vocabulary)
+
+    def copies(self, ring: int) -> int:
+        """Number of rings of that many devices, along RING."""
+        return self.mesh.shape[RING] // ring if RING in self.axes else 1
+
+    def _tokens(self, rows: int, columns: int) -> int:
+        return rows // math.prod(self.mesh.shape[axis] for axis in self.row_axes) * columns
+
+    def parts(self, ring: int) -> chex.Array:
+        """The columns that each device multiplies: float [N, D, v], N split over all axes of rows and vocabulary.
+
+        The rings' copies of a column are as many arrays here, as are those of devices with rows of their own. So a
+        gradient is added up over them once, rather than after every slice.
+        """
+
+        def local(weights):
+            copies = self.copies(ring)
+            if copies > 1:
+                groups = [list(range(place, copies * ring, ring)) for place in range(ring)]
+                weights = jax.lax.all_gather(weights, RING, axis=1, tiled=True, axis_index_groups=groups)
+            return weights[None]
+
+        whole = PartitionSpec(None, self.axes)
+        return jax.shard_map(local, mesh=self.mesh, in_specs=whole, out_specs=self.parts_spec)(self.weights)
+
+    @property
+    def parts_spec(self) -> PartitionSpec:
+        """The layout of `parts`."""
+        return PartitionSpec((*(axis for axis in self.row_axes if axis not in self.axes), *self.axes), None, None)
 
 
-def split_head(make_weights: Callable[[], chex.Array], vocab_size: int, logits: Callable) -> SplitHead | None:
+def split_head(
+    make_weights: Callable[[], chex.Array], vocab_size: int, product: Callable, cap: Callable = lambda x: x
+) -> SplitHead | None:
     """The head, split over the context's mesh; None if the mesh splits nothing, or the vocabulary does not divide.
 
     Args:
       make_weights: () -> float [D, V].
       vocab_size: V.
-      logits: (weights [D, v], hidden [..., D]) -> float32 [..., v], for any v of the columns.
+      product: (weights [D, v], hidden [..., D]) -> float32 [..., v], for any v of the columns.
+      cap: float32 [..., v] -> logits [..., v], elementwise.
     """
     mesh, sizes = jax.sharding.get_abstract_mesh(), mesh_sizes()
     if any(kind != AxisType.Auto for kind in mesh.axis_types):  # inside of a shard_map everything is local
@@ -78,56 +132,158 @@ def split_head(make_weights: Callable[[], chex.Array], vocab_size: int, logits: 
     for axis in VOCABULARY:
         if sizes.get(axis, 1) > 1 and vocab_size % (count * sizes[axis]) == 0:
             axes, count = (*axes, axis), count * sizes[axis]
-    if not axes or (sizes.get("fsdp", 1) > 1 and "fsdp" not in axes):
+    if not axes or (sizes.get(RING, 1) > 1 and RING not in axes):
         return None
-    own = tuple(axis for axis in RULES["rows"] if sizes.get(axis, 1) > 1 and axis not in axes)
-    weights = make_weights()
-    copies = jnp.broadcast_to(weights[None], (math.prod(sizes[axis] for axis in own), *weights.shape))
-    copies = jax.lax.with_sharding_constraint(copies, PartitionSpec(own or None, None, axes))
-    return SplitHead(copies, logits, axes, mesh)
+    axes = tuple(sorted(axes, key=lambda axis: axis == RING))  # the last one's devices have columns side by side
+    weights = jax.lax.with_sharding_constraint(make_weights(), PartitionSpec(None, axes))
+    return SplitHead(weights, product, cap, axes, mesh)
 
 
-def make_split_scores(split: SplitHead, *, temperature: float, sum_pi_squared: bool) -> Callable:
+def _about(sums: chex.Array, top: chex.Array) -> chex.Array:
+    """A softmax's sums about another logit. sums: float32 [4 or 5, B, c], see `make_split_scores`."""
+    old, picked, total, moment, *squares = sums
+    shift = old - top
+    scale = jnp.exp(shift)
+    squares = [x * jnp.square(scale) for x in squares]
+    return jnp.stack([top, picked, total * scale, scale * (moment + shift * total), *squares])
+
+
+def _add(a: chex.Array, b: chex.Array) -> chex.Array:
+    """The sums over the vocabulary of both."""
+    top = jnp.maximum(a[0], b[0])
+    return (_about(a, top) + _about(b, top)).at[0].set(top)
+
+
+def make_split_scores(split: SplitHead, ring: int, *, temperature: float, sum_pi_squared: bool) -> Callable:
     """head(weights, hidden [B, c, D], tokens int32 [B, c]) -> TokenScores [B, c] of softmax(logits / temperature).
 
     With m the largest logit, over the whole vocabulary like the sums:
 
         log p = s_token - log Z,   H = log Z - sum_v e^s_v s_v / Z,   s = logits / temperature - m,   Z = sum_v e^s_v
 
-    The gradient of the hidden states is added up in their own dtype, as every other product split over `tensor` is.
+    and, with cotangents g of log p, h of H and q of S = sum_v p_v^2,
+
+        d s_v = g 1[v = token] - p_v (g + h H + 2 q S + h log p_v - 2 q p_v)
+
+    A turn of the ring is a product with some device's rows, while they are sent on. The sums and the gradient of these
+    rows follow them, a turn later. The gradient of the hidden states is added up in their own dtype, as every other
+    product split over `tensor` is.
 
     Args:
-      split: for its logits, axes and mesh; `weights` are handed in, so that they can be differentiated.
+      split: the head; `weights` are split.parts(ring), handed in so that they can be differentiated.
+      ring: number of devices that see each other's rows.
       temperature: > 0.
       sum_pi_squared: also give TokenScores.sum_pi_squared.
     """
-    gathered = split.gathered
-    others = tuple(axis for axis in split.axes if axis not in gathered)
+    copies = split.copies(ring)
+    # One way past every other device of a line, and back past the rest: no step is longer than two.
+    order = [*range(0, ring, 2), *reversed(range(1, ring, 2))]
+    next_of = dict(zip(order, order[1:] + order[:1], strict=True))
+    steps = [(i, i // ring * ring + next_of[i % ring]) for i in range(ring * copies)]
 
-    def summed(x):  # [k, B', c] of all rows, this device's share of the vocabulary -> [k, B, c] of its own rows
-        x = jax.lax.psum(x, others) if others else x
-        return jax.lax.psum_scatter(x, gathered, scatter_dimension=1, tiled=True) if gathered else x
+    def send(tree):
+        return jax.tree.map(lambda x: jax.lax.ppermute(x, RING, steps), tree)
 
-    def whole(x):  # rows [B, ...] -> those of all devices that share the vocabulary
-        return jax.lax.all_gather(x, gathered, axis=0, tiled=True) if gathered else x
+    def around(own, visit, add):
+        """(the sum of visit(rows, turn) over the ring's devices, for this device's rows `own`; the rows of each turn).
 
-    def local(weights, hidden, tokens):
-        logits = split.logits(weights[0], whole(hidden)) / temperature
-        top = jax.lax.pmax(jnp.max(jax.lax.stop_gradient(logits), axis=-1), split.axes)
+        The sum of a device's own turn stays there: it takes as many steps to come home as there are others.
+        """
+        rows, total = [own], None
+        for turn in range(ring):
+            if turn < ring - 1:
+                rows.append(send(rows[turn]))
+            if turn > 1:
+                total = send(total)
+            part = visit(rows[turn], turn)
+            if turn == 0:
+                kept = part
+            else:
+                total = part if turn == 1 else add(total, part)
+        return (add(kept, send(total)) if ring > 1 else kept), rows
+
+    def is_picked(weights, tokens):  # [B, c] -> bool [B, c, v]
+        width = weights.shape[1] // copies
+        first = jax.lax.axis_index(split.others) * copies * ring if split.others else 0
+        first = first + (jax.lax.axis_index(RING) % ring if RING in split.axes else 0)
+        columns = (first + jnp.arange(copies)[:, None] * ring) * width + jnp.arange(width)[None]
+        return columns.reshape(1, 1, -1) == tokens[..., None]
+
+    def logits_of(product):
+        return split.cap(product) / temperature
+
+    def sums_of(weights, product, tokens):
+        logits = logits_of(product)
+        top = jnp.max(logits, axis=-1)
         shifted = logits - top[..., None]
-        places = jnp.arange(shifted.shape[-1]) + jax.lax.axis_index(split.axes) * shifted.shape[-1]
-        picked = jnp.where(places[None, None] == whole(tokens)[..., None], shifted, 0.0)
         masses = jnp.exp(shifted)
-        parts = [masses, picked, masses * shifted] + ([jnp.square(masses)] if sum_pi_squared else [])
-        total, picked, moment, *squares = summed(jnp.stack([jnp.sum(part, axis=-1) for part in parts]))
+        parts = [jnp.where(is_picked(weights, tokens), logits, 0.0), masses, masses * shifted]
+        parts += [jnp.square(masses)] if sum_pi_squared else []
+        return jnp.stack([top, *(jnp.sum(part, axis=-1) for part in parts)])
+
+    def forward(weights, hidden, tokens):
+        products = []
+
+        def visit(rows, _):
+            products.append(split.product(weights, rows[0]))
+            return sums_of(weights, products[-1], rows[1])
+
+        # Told apart on devices that have the same rows, whose gradients are added up once, in `backward`.
+        hidden = jax.lax.pcast(hidden, split.others, to="varying") if split.others else hidden
+        sums, rows = around((hidden, tokens), visit, _add)
+        top = sums[0]
+        if split.others:
+            top = jax.lax.pmax(top, split.others)
+            sums = jax.lax.psum(_about(sums, top), split.others)
+        _, picked, total, moment, *squares = sums
         log_total = jnp.log(total)
         squares = squares[0] / jnp.square(total) if squares else None
-        return TokenScores(picked - log_total, log_total - moment / total, squares)
+        scores = TokenScores(picked - top - log_total, log_total - moment / total, squares)
+        return scores, (weights, rows, products, top, log_total, scores)
+
+    def backward(residuals, cotangents):
+        weights, rows, products, top, log_total, scores = residuals
+        # A term that the loss does not have is left out of the gradient, too.
+        g, h, q = [None if isinstance(x, SymbolicZero) else x for x in cotangents]
+        g = jnp.zeros_like(top) if g is None else g
+        mean = g if h is None else g + h * scores.entropy
+        mean = mean if q is None else mean + 2.0 * q * scores.sum_pi_squared
+        own = jnp.stack([x for x in (top + log_total, g, mean, h, q) if x is not None])
+        by_products = []
+
+        def visit(numbers, turn):
+            log_total, g, mean, *terms = numbers[..., None]
+            logits, uncap = jax.vjp(logits_of, products[turn])
+            log_p = logits - log_total
+            p = jnp.exp(log_p)
+            slope = mean if h is None else mean + terms[0] * log_p
+            slope = slope if q is None else slope - 2.0 * terms[-1] * p
+            by_logits = jnp.where(is_picked(weights, rows[turn][1]), g, 0.0) - p * slope
+            by_products.extend(uncap(by_logits))
+            by_rows = jax.linear_transpose(functools.partial(split.product, weights), rows[turn][0])
+            return by_rows(by_products[-1])[0]
+
+        by_hidden, _ = around(own, visit, jnp.add)
+        by_hidden = jax.lax.psum(by_hidden, split.others) if split.others else by_hidden
+        # One product for all rows of the ring: a turn's own would read and write the whole sum each time.
+        hidden = jnp.concatenate([hidden for hidden, _ in rows])
+        of_weights = jax.linear_transpose(lambda weights: split.product(weights, hidden), weights)
+        return of_weights(jnp.concatenate(by_products))[0], by_hidden, None
+
+    @jax.custom_vjp
+    def scores_of(weights, hidden, tokens):
+        return forward(weights, hidden, tokens)[0]
+
+    scores_of.defvjp(lambda *primals: forward(*[x.value for x in primals]), backward, symbolic_zeros=True)
 
     def head(weights, hidden, tokens):
         rows = PartitionSpec(split.row_axes or None)
-        own = tuple(axis for axis in split.row_axes if axis not in split.axes)
-        specs = (PartitionSpec(own or None, None, split.axes), rows, rows)
-        return jax.shard_map(local, mesh=split.mesh, in_specs=specs, out_specs=rows)(weights, hidden, tokens)
+        local = jax.shard_map(
+            lambda weights, hidden, tokens: scores_of(weights[0], hidden, tokens),
+            mesh=split.mesh,
+            in_specs=(split.parts_spec, rows, rows),
+            out_specs=rows,
+        )
+        return local(weights, hidden, tokens)
 
     return head

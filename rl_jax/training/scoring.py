@@ -72,7 +72,8 @@ def make_score(
         if split is None or not split.takes(rows, columns):
             return whole_head, params
         keywords = {"temperature": sampling.temperature, "sum_pi_squared": sum_pi_squared}
-        return make_split_scores(split, **keywords), split.weights
+        ring = split.ring(rows, columns)
+        return make_split_scores(split, ring, **keywords), split.parts(ring)
 
     @jax.checkpoint
     def head_inside(params, hidden, tokens, allowed):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
 
-from rl_jax.core.split_head import make_split_scores, split_head
+from rl_jax.core.split_head import SplitHead, make_split_scores, split_head
 from rl_jax.core.types import TokenScores
 from rl_jax.models.transformer.model import make_transformer
 from rl_jax.rollout.lm.sampling import Sampling
@@ -19,15 +19,29 @@ from rl_jax.training.scoring import make_score
 from tests.tiny import CONFIG, max_difference, random_params, token_batch
 
 ROWS, WIDTH, DIM, VOCABULARY = 8, 3, 4, 24
-MESHES = ["fsdp:8", "tensor:8", "context:8", "data:2,fsdp:2,tensor:2", "expert:2,fsdp:2,context:2", "data:4,tensor:2"]
+MESHES = [
+    ("fsdp:8", 1),
+    ("fsdp:8", 4),
+    ("fsdp:8", 8),
+    ("tensor:8", 1),
+    ("context:8", 1),
+    ("data:2,fsdp:2,tensor:2", 2),
+    ("fsdp:4,context:2", 2),
+    ("expert:2,fsdp:2,context:2", 2),
+    ("data:4,tensor:2", 1),
+]
 
 
 def mesh_of(text):
     return sharding.make_mesh(sharding.parse_mesh(text))
 
 
+def cap(logits):
+    return 5.0 * jnp.tanh(logits / 5.0)
+
+
 def logits_of(weights, hidden):
-    return 5.0 * jnp.tanh(hidden @ weights / 5.0)
+    return cap(hidden @ weights)
 
 
 @functools.cache
@@ -56,16 +70,16 @@ def whole():
     return jax.jit(jax.value_and_grad(of, argnums=(0, 1), has_aux=True))(weights, hidden)
 
 
-@pytest.mark.parametrize("text", MESHES)
-def test_values_and_gradients_are_those_of_the_whole_head(text):
+@pytest.mark.parametrize(("text", "ring"), MESHES)
+def test_values_and_gradients_are_those_of_the_whole_head(text, ring):
     weights, hidden, tokens, cotangents = head_case()
     mesh = mesh_of(text)
 
     def of(weights, hidden, tokens):
-        split = split_head(lambda: weights, VOCABULARY, logits_of)
+        split = split_head(lambda: weights, VOCABULARY, lambda weights, hidden: hidden @ weights, cap)
         assert split.takes(ROWS, 1) and set(split.axes) <= set(re.findall("[a-z]+", text))
-        head = make_split_scores(split, temperature=0.7, sum_pi_squared=True)
-        return total(head(split.weights, hidden, tokens), cotangents)
+        head = make_split_scores(split, ring, temperature=0.7, sum_pi_squared=True)
+        return total(head(split.parts(ring), hidden, tokens), cotangents)
 
     rows = sharding.batch_sharding(mesh)
     placed = jax.device_put((hidden, tokens), rows)
@@ -74,12 +88,75 @@ def test_values_and_gradients_are_those_of_the_whole_head(text):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=2e-5)
 
 
+def rings_of_four(weights):
+    """(the head on eight devices in two rings, the weights that it takes)."""
+    split = split_head(lambda: weights, VOCABULARY, lambda weights, hidden: hidden @ weights, cap)
+    return make_split_scores(split, 4, temperature=0.7, sum_pi_squared=True), split.parts(4)
+
+
+@pytest.mark.parametrize("which", [(0,), (1, 2)])
+def test_a_gradient_of_some_of_the_scores_is_that_of_the_whole_head(which):
+    weights, hidden, tokens, cotangents = head_case()
+
+    def expected(weights, hidden, tokens):
+        log_probs = jax.nn.log_softmax(logits_of(weights, hidden) / 0.7)
+        p = jnp.exp(log_probs)
+        picked = jnp.take_along_axis(log_probs, tokens[..., None], axis=-1)[..., 0]
+        scores = (picked, -jnp.sum(p * log_probs, -1), jnp.sum(p * p, -1))
+        return sum(jnp.sum(scores[i] * cotangents[i]) for i in which)
+
+    def found(weights, hidden, tokens):
+        head, parts = rings_of_four(weights)
+        scores = head(parts, hidden, tokens)
+        return sum(jnp.sum(scores[i] * cotangents[i]) for i in which)
+
+    mesh = mesh_of("fsdp:8")
+    placed = jax.device_put((hidden, tokens), sharding.batch_sharding(mesh))
+    ours = jax.jit(jax.grad(sharding.on_mesh(found, mesh), argnums=(0, 1)))(weights, *placed)
+    for one, other in zip(ours, jax.jit(jax.grad(expected, argnums=(0, 1)))(weights, hidden, tokens), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=2e-5)
+
+
+def test_a_slice_is_sent_to_near_devices_only_and_its_gradient_too():
+    """A v5e waits for what is gathered or summed over all. What goes to a near chip goes while it multiplies."""
+    weights, hidden, tokens, _ = head_case()
+    mesh = mesh_of("fsdp:8")
+
+    def sent(which):
+        head, parts = rings_of_four(weights)
+
+        def loss(parts, hidden):
+            scores = head(parts, hidden, tokens)
+            return sum(jnp.sum(scores[i]) for i in which)
+
+        text = str(jax.make_jaxpr(jax.grad(loss, argnums=(0, 1)))(parts, hidden))
+        assert not re.search("all_gather|psum|all_to_all|reduce_scatter|pmax", text)
+        return set(re.findall(r"perm=(\(\(.*?\)\))", text, re.DOTALL)), re.findall(r"(\w+\[[\d,]+\])\S* = ppermute", text)
+
+    with jax.set_mesh(mesh):
+        (steps,), sizes = sent((0,))
+        of_all = sent((0, 1, 2))[1]
+    pairs = [[int(n) for n in pair] for pair in re.findall(r"(\d+), *(\d+)", steps)]
+    assert sorted(to for _, to in pairs) == list(range(8)) and max(abs(a - b) for a, b in pairs) == 2
+    # Around a ring of four, three times each: hidden states and their gradient, five sums forward, and back as many
+    # numbers as the gradient needs.
+    assert sizes.count(f"f32[1,{WIDTH},{DIM}]") == of_all.count(f"f32[1,{WIDTH},{DIM}]") == 6
+    assert sizes.count(f"f32[5,1,{WIDTH}]") == sizes.count(f"f32[3,1,{WIDTH}]") == 3
+    assert of_all.count(f"f32[5,1,{WIDTH}]") == 6
+
+
+@pytest.mark.parametrize(("ring", "columns"), [(8, 1), (8, 31), (4, 125), (2, 500), (1, 1000)])
+def test_a_ring_has_no_more_tokens_of_a_slice_than_of_the_vocabulary(ring, columns):
+    split = SplitHead(jnp.zeros((1, 2000)), None, None, ("fsdp",), mesh_of("data:1,fsdp:8").abstract_mesh)
+    assert split.ring(8, columns) == ring and ring**2 * columns <= 2000
+
+
 def test_where_nothing_can_be_split_there_is_no_split_head():
     weights = jnp.zeros((DIM, VOCABULARY))
     seen = {}
 
     def make(weights):
-        return split_head(lambda: weights, weights.shape[1], logits_of)
+        return split_head(lambda: weights, weights.shape[1], lambda weights, hidden: hidden @ weights)
 
     def look(weights, name):
         seen[name] = make(weights)
@@ -107,7 +184,7 @@ def test_where_nothing_can_be_split_there_is_no_split_head():
     # 24 tokens of vocabulary: as many hidden states of four devices' rows, or fewer, are sent in their place.
     assert seen["rows of two"].takes(16, 3) and not seen["rows of two"].takes(12, 1)
     assert not seen["rows of two"].takes(16, 4) and seen["tensor"].takes(16, 400)
-    assert seen["rows of two"].weights.shape == (2, DIM, VOCABULARY)
+    assert [seen["rows of two"].ring(16, columns) for columns in (1, 3)] == [2, 2]
 
 
 # 512 tokens: the head [16, 512] is larger than any other array of the model.

@@ -717,6 +717,14 @@ def test_a_permutation_that_is_started_sends_what_it_holds_once():
     assert (found.bytes, found.axes, found.synchronous) == (2 * 16 + 4 * 8, ("context",), False)
 
 
+def test_permutations_of_one_channel_are_counted_each():
+    """Jax gives all of a shard_map's collectives the first channel."""
+    line = "  %p.{} = bf16[2,8]{{1,0}} {}, channel_id=1, source_target_pairs={{{{0,1}},{{1,0}}}}"
+    lines = [line.format(i, f"collective-permute(%x.{i})") for i in range(3)]
+    text = "\n".join(["ENTRY %main (a: f32[]) -> f32[] {", *lines, "}"])
+    assert [one.bytes for one in hlo.collectives(text, {"fsdp": 2})] == [32, 32, 32]
+
+
 def test_a_v4_chip_is_one_device(monkeypatch):
     from jax.experimental import topologies
 

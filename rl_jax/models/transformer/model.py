@@ -161,22 +161,23 @@ def make_transformer(config: TransformerConfig, *, record_routes: bool = False, 
     def head_weights(params: Params) -> chex.Array:
         return params["embed"]["embedding"].T if config.tied_head else params["head"]["kernel"]
 
-    def to_logits(weights: chex.Array, hidden: chex.Array) -> chex.Array:
+    def product(weights: chex.Array, hidden: chex.Array) -> chex.Array:
         # Accumulated and kept in float32: a ratio from bfloat16 logits is not 1 on the first minibatch.
         if hidden.ndim == 3 and devices_over("tokens") > 1:
             flat = constrain(hidden, "rows", "tokens", None)
         else:
             flat = hidden.reshape(-1, config.embed_dim)
         logits = jnp.matmul(flat, weights.astype(jnp.dtype(config.dtype)), preferred_element_type=jnp.float32)
-        if config.logit_softcap:
-            logits = config.logit_softcap * jnp.tanh(logits / config.logit_softcap)
         return logits.reshape(*hidden.shape[:-1], -1)
 
+    def cap(logits: chex.Array) -> chex.Array:
+        return config.logit_softcap * jnp.tanh(logits / config.logit_softcap) if config.logit_softcap else logits
+
     def unembed(params: Params, hidden: chex.Array) -> chex.Array:
-        return to_logits(head_weights(params), hidden)
+        return cap(product(head_weights(params), hidden))
 
     def own_split_head(params: Params) -> SplitHead | None:
-        return split_head(lambda: head_weights(params), config.vocab_size, to_logits)
+        return split_head(lambda: head_weights(params), config.vocab_size, product, cap)
 
     def run_layer(params: Params, i: int, x: chex.Array, positions: chex.Array, attend: Callable):
         """Layer i only: x [B, T, D], positions int32 [B, T], attend as in Block -> Block's results."""
