@@ -5,9 +5,9 @@ a time would be gathered for each of them, in both directions: of an 8B model on
 Here every device has the columns of some tokens, sees the rows of the devices of its ring, and adds up its part of the
 softmax's sums. What is sent per slice is its hidden states and their gradient, and a few numbers per token.
 
-They go around the ring: a device multiplies the rows that it has while the next ones arrive, so that it waits for none.
-A ring is as small as memory allows. Of 64 devices with 512 tokens each of a slice, 8 share the rows and the vocabulary
-of 128,256, and there are 8 such rings: the hidden states that are sent are a ninth of those of one ring of 64.
+They go around a ring of devices, each of which multiplies the rows that it has while the next ones arrive, so that none
+waits. A ring of 64 would send them 63 times. Several smaller ones, with a copy of the vocabulary each, send less:
+with 512 tokens a device and a vocabulary of 128,256 it is 8 rings of 8, and hidden states are sent 7 times.
 """
 
 import functools
@@ -28,7 +28,7 @@ from rl_jax.core.types import TokenScores
 # they rest: then one all-to-all moves them.
 VOCABULARY = ("tensor", "fsdp", "context")
 RING = "fsdp"  # the one of them that splits rows, too
-LONGEST = 8  # devices of a ring. A v5e sends asynchronously between near chips only, which those of more are not
+LONGEST = 8  # devices of a ring. A v5e waits for what is sent farther than a few chips, and its rows are of 4, 8 or 16
 
 
 class SplitHead(NamedTuple):
@@ -105,13 +105,25 @@ class SplitHead(NamedTuple):
                 weights = jax.lax.all_gather(weights, RING, axis=1, tiled=True, axis_index_groups=groups)
             return weights[None]
 
-        whole = PartitionSpec(None, self.axes)
-        return jax.shard_map(local, mesh=self.mesh, in_specs=whole, out_specs=self.parts_spec)(self.weights)
+        call = jax.shard_map(local, mesh=self.mesh, in_specs=PartitionSpec(None, self.axes), out_specs=self.parts_spec)
+        return call(_summed_at_once(self.weights))
 
     @property
     def parts_spec(self) -> PartitionSpec:
         """The layout of `parts`."""
         return PartitionSpec((*(axis for axis in self.row_axes if axis not in self.axes), *self.axes), None, None)
+
+
+@jax.custom_vjp
+def _summed_at_once(weights: chex.Array) -> chex.Array:
+    """The weights. Their gradient is added up over the rings before XLA can add micro-batches to it.
+
+    Otherwise it keeps a device's whole part of it, twice, while the layers' gradients are computed.
+    """
+    return weights
+
+
+_summed_at_once.defvjp(lambda weights: (weights, None), lambda _, gradient: (jax.lax.optimization_barrier(gradient),))
 
 
 def split_head(
@@ -134,7 +146,7 @@ def split_head(
             axes, count = (*axes, axis), count * sizes[axis]
     if not axes or (sizes.get(RING, 1) > 1 and RING not in axes):
         return None
-    axes = tuple(sorted(axes, key=lambda axis: axis == RING))  # the last one's devices have columns side by side
+    axes = tuple(sorted(axes, key=lambda axis: axis == RING))
     weights = jax.lax.with_sharding_constraint(make_weights(), PartitionSpec(None, axes))
     return SplitHead(weights, product, cap, axes, mesh)
 
@@ -176,7 +188,7 @@ def make_split_scores(split: SplitHead, ring: int, *, temperature: float, sum_pi
       sum_pi_squared: also give TokenScores.sum_pi_squared.
     """
     copies = split.copies(ring)
-    # One way past every other device of a line, and back past the rest: no step is longer than two.
+    # Out along a line by way of every other device, and back by way of the rest: no step is longer than two.
     order = [*range(0, ring, 2), *reversed(range(1, ring, 2))]
     next_of = dict(zip(order, order[1:] + order[:1], strict=True))
     steps = [(i, i // ring * ring + next_of[i % ring]) for i in range(ring * copies)]
@@ -185,9 +197,9 @@ def make_split_scores(split: SplitHead, ring: int, *, temperature: float, sum_pi
         return jax.tree.map(lambda x: jax.lax.ppermute(x, RING, steps), tree)
 
     def around(own, visit, add):
-        """(the sum of visit(rows, turn) over the ring's devices, for this device's rows `own`; the rows of each turn).
+        """(sum of visit(rows, turn) over the ring's devices, for the rows `own`; the rows that were here in each turn).
 
-        The sum of a device's own turn stays there: it takes as many steps to come home as there are others.
+        The part of a device's own turn stays there, and that of the others comes home in as many steps as they are.
         """
         rows, total = [own], None
         for turn in range(ring):

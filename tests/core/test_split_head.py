@@ -131,7 +131,8 @@ def test_a_slice_is_sent_to_near_devices_only_and_its_gradient_too():
 
         text = str(jax.make_jaxpr(jax.grad(loss, argnums=(0, 1)))(parts, hidden))
         assert not re.search("all_gather|psum|all_to_all|reduce_scatter|pmax", text)
-        return set(re.findall(r"perm=(\(\(.*?\)\))", text, re.DOTALL)), re.findall(r"(\w+\[[\d,]+\])\S* = ppermute", text)
+        steps = set(re.findall(r"perm=(\(\(.*?\)\))", text, re.DOTALL))
+        return steps, re.findall(r"(\w+\[[\d,]+\])\S* = ppermute", text)
 
     with jax.set_mesh(mesh):
         (steps,), sizes = sent((0,))
