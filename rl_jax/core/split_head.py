@@ -152,7 +152,7 @@ def split_head(
 
 
 def _about(sums: chex.Array, top: chex.Array) -> chex.Array:
-    """A softmax's sums about another logit. sums: float32 [4 or 5, B, c], see `make_split_scores`."""
+    """A softmax's sums about another logit. sums: float32 [4 or 5, B, c], see `_Ring.sums_of`."""
     old, picked, total, moment, *squares = sums
     shift = old - top
     scale = jnp.exp(shift)
@@ -166,7 +166,124 @@ def _add(a: chex.Array, b: chex.Array) -> chex.Array:
     return (_about(a, top) + _about(b, top)).at[0].set(top)
 
 
-def make_split_scores(split: SplitHead, ring: int, *, temperature: float, sum_pi_squared: bool) -> Callable:
+class _Ring(NamedTuple):
+    """The devices that see each other's rows, and what each does with them; see `make_split_scores`."""
+
+    split: SplitHead
+    size: int
+    temperature: float
+    sum_pi_squared: bool
+
+    @property
+    def copies(self) -> int:
+        """Number of rings."""
+        return self.split.copies(self.size)
+
+    @property
+    def steps(self) -> list[tuple[int, int]]:
+        """(from, to) of every device along RING: to the next one of its ring."""
+        # Out along a line by way of every other device, and back by way of the rest: no step is longer than two.
+        order = [*range(0, self.size, 2), *reversed(range(1, self.size, 2))]
+        next_of = dict(zip(order, order[1:] + order[:1], strict=True))
+        return [(i, i // self.size * self.size + next_of[i % self.size]) for i in range(self.size * self.copies)]
+
+    def send(self, tree):
+        """The tree of the device before this one."""
+        return jax.tree.map(lambda x: jax.lax.ppermute(x, RING, self.steps), tree)
+
+    def around(self, own, visit, add):
+        """(sum of visit(rows, turn) over the ring's devices, for the rows `own`; the rows that were here in each turn).
+
+        The part of a device's own turn stays there, and that of the others comes home in as many steps as they are.
+        """
+        rows, total = [own], None
+        for turn in range(self.size):
+            if turn < self.size - 1:
+                rows.append(self.send(rows[turn]))
+            if turn > 1:
+                total = self.send(total)
+            part = visit(rows[turn], turn)
+            if turn == 0:
+                kept = part
+            else:
+                total = part if turn == 1 else add(total, part)
+        return (add(kept, self.send(total)) if self.size > 1 else kept), rows
+
+    def is_picked(self, weights, tokens):
+        """Tokens [B, c] -> bool [B, c, v]: which of this device's columns is the token's."""
+        width = weights.shape[1] // self.copies
+        first = jax.lax.axis_index(self.split.others) * self.copies * self.size if self.split.others else 0
+        first = first + (jax.lax.axis_index(RING) % self.size if RING in self.split.axes else 0)
+        columns = (first + jnp.arange(self.copies)[:, None] * self.size) * width + jnp.arange(width)[None]
+        return columns.reshape(1, 1, -1) == tokens[..., None]
+
+    def logits_of(self, product):
+        """The products [B, c, v], capped and divided by the temperature."""
+        return self.split.cap(product) / self.temperature
+
+    def sums_of(self, weights, product, tokens):
+        """This device's columns' [4 or 5, B, c]: largest logit m, token's logit, sums of e^s, e^s s and e^2s."""
+        logits = self.logits_of(product)
+        top = jnp.max(logits, axis=-1)
+        shifted = logits - top[..., None]
+        masses = jnp.exp(shifted)
+        parts = [jnp.where(self.is_picked(weights, tokens), logits, 0.0), masses, masses * shifted]
+        parts += [jnp.square(masses)] if self.sum_pi_squared else []
+        return jnp.stack([top, *(jnp.sum(part, axis=-1) for part in parts)])
+
+    def forward(self, weights, hidden, tokens):
+        """(TokenScores, what `backward` needs)."""
+        products = []
+
+        def visit(rows, _):
+            products.append(self.split.product(weights, rows[0]))
+            return self.sums_of(weights, products[-1], rows[1])
+
+        # Told apart on devices that have the same rows, whose gradients are added up once, in `backward`.
+        hidden = jax.lax.pcast(hidden, self.split.others, to="varying") if self.split.others else hidden
+        sums, rows = self.around((hidden, tokens), visit, _add)
+        top = sums[0]
+        if self.split.others:
+            top = jax.lax.pmax(top, self.split.others)
+            sums = jax.lax.psum(_about(sums, top), self.split.others)
+        _, picked, total, moment, *squares = sums
+        log_total = jnp.log(total)
+        squares = squares[0] / jnp.square(total) if squares else None
+        scores = TokenScores(picked - top - log_total, log_total - moment / total, squares)
+        return scores, (weights, rows, products, top, log_total, scores)
+
+    def backward(self, residuals, cotangents):
+        """The gradients of weights and hidden states."""
+        weights, rows, products, top, log_total, scores = residuals
+        # A term that the loss does not have is left out of the gradient, too.
+        g, h, q = [None if isinstance(x, SymbolicZero) else x for x in cotangents]
+        g = jnp.zeros_like(top) if g is None else g
+        mean = g if h is None else g + h * scores.entropy
+        mean = mean if q is None else mean + 2.0 * q * scores.sum_pi_squared
+        own = jnp.stack([x for x in (top + log_total, g, mean, h, q) if x is not None])
+        by_products = []
+
+        def visit(numbers, turn):
+            log_total, g, mean, *terms = numbers[..., None]
+            logits, uncap = jax.vjp(self.logits_of, products[turn])
+            log_p = logits - log_total
+            p = jnp.exp(log_p)
+            slope = mean if h is None else mean + terms[0] * log_p
+            slope = slope if q is None else slope - 2.0 * terms[-1] * p
+            by_logits = jnp.where(self.is_picked(weights, rows[turn][1]), g, 0.0) - p * slope
+            by_products.extend(uncap(by_logits))
+            by_rows = jax.linear_transpose(functools.partial(self.split.product, weights), rows[turn][0])
+            return by_rows(by_products[-1])[0]
+
+        by_hidden, _ = self.around(own, visit, jnp.add)
+        by_hidden = jax.lax.psum(by_hidden, self.split.others) if self.split.others else by_hidden
+        # One product for all rows of the ring: a turn's own would read and write the whole sum each time.
+        hidden = jnp.concatenate([hidden for hidden, _ in rows])
+        of_weights = jax.linear_transpose(lambda weights: self.split.product(weights, hidden), weights)
+        return of_weights(jnp.concatenate(by_products))[0], by_hidden, None
+
+
+def make_split_scores(split: SplitHead, size: int, *, temperature: float, sum_pi_squared: bool) -> Callable:
     """head(weights, hidden [B, c, D], tokens int32 [B, c]) -> TokenScores [B, c] of softmax(logits / temperature).
 
     With m the largest logit, over the whole vocabulary like the sums:
@@ -182,111 +299,18 @@ def make_split_scores(split: SplitHead, ring: int, *, temperature: float, sum_pi
     product split over `tensor` is.
 
     Args:
-      split: the head; `weights` are split.parts(ring), handed in so that they can be differentiated.
-      ring: number of devices that see each other's rows.
+      split: the head; `weights` are split.parts(size), handed in so that they can be differentiated.
+      size: number of devices that see each other's rows.
       temperature: > 0.
       sum_pi_squared: also give TokenScores.sum_pi_squared.
     """
-    copies = split.copies(ring)
-    # Out along a line by way of every other device, and back by way of the rest: no step is longer than two.
-    order = [*range(0, ring, 2), *reversed(range(1, ring, 2))]
-    next_of = dict(zip(order, order[1:] + order[:1], strict=True))
-    steps = [(i, i // ring * ring + next_of[i % ring]) for i in range(ring * copies)]
-
-    def send(tree):
-        return jax.tree.map(lambda x: jax.lax.ppermute(x, RING, steps), tree)
-
-    def around(own, visit, add):
-        """(sum of visit(rows, turn) over the ring's devices, for the rows `own`; the rows that were here in each turn).
-
-        The part of a device's own turn stays there, and that of the others comes home in as many steps as they are.
-        """
-        rows, total = [own], None
-        for turn in range(ring):
-            if turn < ring - 1:
-                rows.append(send(rows[turn]))
-            if turn > 1:
-                total = send(total)
-            part = visit(rows[turn], turn)
-            if turn == 0:
-                kept = part
-            else:
-                total = part if turn == 1 else add(total, part)
-        return (add(kept, send(total)) if ring > 1 else kept), rows
-
-    def is_picked(weights, tokens):  # [B, c] -> bool [B, c, v]
-        width = weights.shape[1] // copies
-        first = jax.lax.axis_index(split.others) * copies * ring if split.others else 0
-        first = first + (jax.lax.axis_index(RING) % ring if RING in split.axes else 0)
-        columns = (first + jnp.arange(copies)[:, None] * ring) * width + jnp.arange(width)[None]
-        return columns.reshape(1, 1, -1) == tokens[..., None]
-
-    def logits_of(product):
-        return split.cap(product) / temperature
-
-    def sums_of(weights, product, tokens):
-        logits = logits_of(product)
-        top = jnp.max(logits, axis=-1)
-        shifted = logits - top[..., None]
-        masses = jnp.exp(shifted)
-        parts = [jnp.where(is_picked(weights, tokens), logits, 0.0), masses, masses * shifted]
-        parts += [jnp.square(masses)] if sum_pi_squared else []
-        return jnp.stack([top, *(jnp.sum(part, axis=-1) for part in parts)])
-
-    def forward(weights, hidden, tokens):
-        products = []
-
-        def visit(rows, _):
-            products.append(split.product(weights, rows[0]))
-            return sums_of(weights, products[-1], rows[1])
-
-        # Told apart on devices that have the same rows, whose gradients are added up once, in `backward`.
-        hidden = jax.lax.pcast(hidden, split.others, to="varying") if split.others else hidden
-        sums, rows = around((hidden, tokens), visit, _add)
-        top = sums[0]
-        if split.others:
-            top = jax.lax.pmax(top, split.others)
-            sums = jax.lax.psum(_about(sums, top), split.others)
-        _, picked, total, moment, *squares = sums
-        log_total = jnp.log(total)
-        squares = squares[0] / jnp.square(total) if squares else None
-        scores = TokenScores(picked - top - log_total, log_total - moment / total, squares)
-        return scores, (weights, rows, products, top, log_total, scores)
-
-    def backward(residuals, cotangents):
-        weights, rows, products, top, log_total, scores = residuals
-        # A term that the loss does not have is left out of the gradient, too.
-        g, h, q = [None if isinstance(x, SymbolicZero) else x for x in cotangents]
-        g = jnp.zeros_like(top) if g is None else g
-        mean = g if h is None else g + h * scores.entropy
-        mean = mean if q is None else mean + 2.0 * q * scores.sum_pi_squared
-        own = jnp.stack([x for x in (top + log_total, g, mean, h, q) if x is not None])
-        by_products = []
-
-        def visit(numbers, turn):
-            log_total, g, mean, *terms = numbers[..., None]
-            logits, uncap = jax.vjp(logits_of, products[turn])
-            log_p = logits - log_total
-            p = jnp.exp(log_p)
-            slope = mean if h is None else mean + terms[0] * log_p
-            slope = slope if q is None else slope - 2.0 * terms[-1] * p
-            by_logits = jnp.where(is_picked(weights, rows[turn][1]), g, 0.0) - p * slope
-            by_products.extend(uncap(by_logits))
-            by_rows = jax.linear_transpose(functools.partial(split.product, weights), rows[turn][0])
-            return by_rows(by_products[-1])[0]
-
-        by_hidden, _ = around(own, visit, jnp.add)
-        by_hidden = jax.lax.psum(by_hidden, split.others) if split.others else by_hidden
-        # One product for all rows of the ring: a turn's own would read and write the whole sum each time.
-        hidden = jnp.concatenate([hidden for hidden, _ in rows])
-        of_weights = jax.linear_transpose(lambda weights: split.product(weights, hidden), weights)
-        return of_weights(jnp.concatenate(by_products))[0], by_hidden, None
+    ring = _Ring(split, size, temperature, sum_pi_squared)
 
     @jax.custom_vjp
     def scores_of(weights, hidden, tokens):
-        return forward(weights, hidden, tokens)[0]
+        return ring.forward(weights, hidden, tokens)[0]
 
-    scores_of.defvjp(lambda *primals: forward(*[x.value for x in primals]), backward, symbolic_zeros=True)
+    scores_of.defvjp(lambda *primals: ring.forward(*[x.value for x in primals]), ring.backward, symbolic_zeros=True)
 
     def head(weights, hidden, tokens):
         rows = PartitionSpec(split.row_axes or None)
