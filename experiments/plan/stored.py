@@ -28,8 +28,8 @@ XLA's least effort (`--effort=-1`), whose peaks are within some percent of a run
 
 A plan marked OLD was made on or before 2026-11-22, when the reader of the compiled text stopped inside a kernel's
 metadata: its peak is right for the head of then, its bytes lack most of those of the layers, and its limit is too low.
-Of the train steps and scores on several chips, all but those of `ci` and `8b_v5e_64_offload` are of the head before its hidden
-states went around rings of chips: they send more, and wait for more, than now.
+Of the train steps and scores on several chips, all but those of `ci` and `8b_v5e_64_offload` are of the head before its
+hidden states went around rings of chips: they send more, and wait for more, than now.
 """
 
 
