@@ -7,8 +7,8 @@
 Arguments: `terms` (a weighted sum of named terms; the default), `signs`, `residuals`, `similarity`, `potential`,
 `machine`, `formula`, `constraint`; exploring `rnd`, `rdd`, `hindsight`, `byol_hindsight`, `counts`, `contrast`,
 `annotator`, `ranking`, `novelty`, `taxons`, `serene`; spread over an episode `revibranch`; learned from how the policy
-behaves that they train, `barfi`, `barfi_helpful`, `parl`; imitation of an `expert`
-run's episodes.jsonl (algorithm.relabel.demos), `gail`, `airl`, `liayn`, `likelihood`, `ads`, `stages`; auxiliary losses
+behaves that they train, `barfi`, `barfi_helpful`, `parl`; imitation of an `expert` run's
+episodes.jsonl (algorithm.relabel.demos), `gail`, `airl`, `liayn`, `likelihood`, `ads`, `rapl`, `stages`; auxiliary losses
 `taco`, `temporal`, `clam`, `views`, `robust_views`, `anchored_views`, `reward_and_state`; starts from `snapshots` of a
 teacher; `smoke` (seconds, for CI). docs/pages/control_rewards.md says what each of them is, and
 rl_jax.control.relabelling has the equations. Episode metrics and evaluations report the environment's own reward.
@@ -58,6 +58,7 @@ _TOUR = _PROBE | dict(
     algorithm=dict(entropy_coef=0.03),
     train=dict(total_steps=200_000, optimizer=dict(learning_rate=3e-3)),
 )
+_CLUTTERED = _TOUR | dict(env=_TOUR["env"] | dict(distractors=32, level=2.0))
 _AUXILIARY = _PROBE | dict(env=dict(name="probes/corridor", length=12))
 _PARTNER = _PROBE | dict(
     env=dict(name="probes/partner", frame_stack=16, at_reset="zeros"),
@@ -195,6 +196,13 @@ PLACES = {
     # (20,480 steps), k is at 15 of 17 there. So do fixed discounts of .99 and .585, k's first: the tour shows its every
     # step in the observation, and does not tell them apart.
     "ads": (_TOUR, dict(fn="by_transport", demos="", scale=1.0)),
+    # arXiv 2412.04835 (RAPL): the tour with noise beside it, an encoder that preferences between episodes taught, and
+    # transport between its codes. The episodes, good and bad, are those of a run on the environment's reward:
+    #   ... --config=configs/control/rewards.py:rapl --config.algorithm.relabel="{'fn': ''}" --workdir=runs/shown \
+    #       --config.log_every=5 --config.checkpoint.every=5
+    #   ... --config=configs/control/rewards.py:rapl --config.algorithm.relabel.demos=runs/shown/episodes.jsonl
+    # algorithm.relabel.learning_rate=0.0 leaves the encoder as it is drawn.
+    "rapl": (_CLUTTERED, dict(fn="by_aligned_transport", demos="", learning_rate=0.01)),
     "stages": (_TOUR, dict(fn="by_stages", demos="", stages=5)),
     # Auxiliary losses on the actor's layers; the reward stays the environment's.
     # arXiv 2306.13229 (TACO): K steps, CURL and rewards; `temporal` is its first term with K = 1.

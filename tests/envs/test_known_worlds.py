@@ -146,6 +146,19 @@ def test_a_tour_pays_the_stops_in_order():
     assert bool(now.truncated) and not bool(now.terminated)
 
 
+def test_distractors_are_noise_at_the_end_and_change_nothing_else():
+    plain, noisy = (tour.environment(stops=3, gap=2, horizon=12, **x) for x in ({}, dict(distractors=40, level=2.0)))
+    (state, first), (_, clear) = (env.reset(jax.random.key(0)) for env in (noisy, plain))
+    now = noisy.step(jax.random.key(1), state, jnp.int32(1))[1]
+    np.testing.assert_array_equal(first[:9], clear)
+    noise = np.stack([first[9:], now.observation[9:]])
+    assert (np.abs(noise) <= 2.0).all() and noise.std() > 0.9 and (noise[0] != noise[1]).all()
+    low, high = noisy.observation_space
+    assert low.shape == first.shape and low[-1] == -2.0 and high[-1] == 2.0 and high[0] == 1.0
+    with pytest.raises(ValueError, match="distractors=-1 and level=1.0 must be 0 or more"):
+        tour.environment(distractors=-1)
+
+
 def test_the_table_of_known_answers(capsys, monkeypatch):
     monkeypatch.setattr("sys.argv", ["known_answers", "recovering", "bidding", "tours", "--seeds=2"])
     known_answers.main()

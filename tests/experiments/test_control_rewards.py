@@ -48,12 +48,12 @@ def folder() -> pathlib.Path:
 
 
 def demonstration(config) -> pathlib.Path:
-    """episodes.jsonl with an episode of 32 steps to the right in the environment of the config."""
+    """episodes.jsonl with three episodes of 32 steps to the right in the environment of the config."""
     path = folder() / "episodes.jsonl"
     size = control_setup.load_env(config, 1).observation_space.shape[0]
     seen = np.eye(size, dtype=np.float32)[np.minimum(np.arange(33), size - 1)]
     row = {"observations": {"shape": [size], "values": seen.tolist()}, "actions": [1] * 32}
-    path.write_text(json.dumps(row) + "\n")
+    path.write_text("".join(json.dumps(row | {"rewards": [paid] * 32}) + "\n" for paid in (0.0, 0.5, 1.0)))
     return path
 
 
@@ -181,18 +181,48 @@ def test_parl_reaches_a_goal_that_only_preferences_tell():
     assert turned["eval/return"] < 0.4 and turned["reward/accuracy"] < 0.5, found
 
 
+TOUR = [1] * 2 + [0] * 4 + [1] * 4 + [0] * 4 + [1] * 2  # to all four stops
+
+
+def toured(actions, noise):
+    """A row of episodes.jsonl: these actions on the tour of the config, and noise [17, n] beside what is seen."""
+    place, reached, seen, paid = 2, 0, [], []
+    for action, beside in zip([None, *actions], noise, strict=True):
+        place = min(max(place + (0 if action is None else 2 * action - 1), 0), 4)
+        arrived = reached < 4 and place == (4 if reached % 2 == 0 else 0)
+        reached += arrived
+        paid.append(arrived / 4)
+        seen.append([*np.eye(5)[place].tolist(), *np.eye(5)[reached].tolist(), *beside.tolist()])
+    return {"observations": {"shape": [len(seen[0])], "values": seen}, "actions": actions, "rewards": paid[1:]}
+
+
+@pytest.mark.slow
+def test_the_transport_that_preferences_taught_trains_a_policy_amid_noise(tmp_path):
+    """RAPL, paid by codes of a fitted encoder, against the same encoder as it was drawn, two seeds each."""
+    config, rng = rewards.get_config("rapl"), np.random.default_rng(0)
+    rows = []
+    for share in np.linspace(0.0, 1.0, 40):  # of the right actions; the others are random
+        actions = [a if rng.random() < share else int(rng.integers(2)) for a in TOUR]
+        rows.append(json.dumps(toured(actions, rng.uniform(-2.0, 2.0, (17, config.env.distractors)))))
+    (tmp_path / "tours.jsonl").write_text("\n".join(rows) + "\n")
+    config.num_seeds = 2
+    with config.unlocked():
+        fast = dict(iterations=10, updates=120, batch_size=12)
+        config.algorithm.relabel.update(demos=str(tmp_path / "tours.jsonl"), **fast)
+    config.eval.update(num_episodes=16, max_steps=16)
+    config.sweep = (("algorithm.relabel.learning_rate", (0.01, 0.0)),)
+    found = trained(config, 40)
+    aligned, drawn = ({name: np.asarray(x[part::2]) for name, x in found.items()} for part in (0, 1))
+    reached, unaligned = aligned["eval/return"].mean(), drawn["eval/return"].mean()
+    assert reached > 0.75 and reached > unaligned + 0.15, (reached, unaligned)
+    assert (aligned["relabel/agreement"] > 0.9).all() and (drawn["relabel/agreement"] < 0.75).all()
+
+
 @pytest.mark.slow
 def test_a_demonstration_of_the_tour_is_followed_to_its_end(tmp_path):
     """ADS, without the environment's reward: all stops in order, and k moves from 3 steps of 17 to nearly all."""
-    config, env = rewards.get_config("ads"), control_setup.load_env(rewards.get_config("ads"), 1)
-    actions = [1] * 2 + [0] * 4 + [1] * 4 + [0] * 4 + [1] * 2
-    place, reached, seen = 2, 0, []
-    for action in [None, *actions]:
-        place += 0 if action is None else 2 * action - 1
-        reached += reached < 4 and place == (4 if reached % 2 == 0 else 0)
-        seen.append(np.eye(5)[place].tolist() + np.eye(5)[reached].tolist())
-    row = {"observations": {"shape": list(env.observation_space.shape), "values": seen}, "actions": actions}
-    (tmp_path / "tour.jsonl").write_text(json.dumps(row) + "\n")
+    config = rewards.get_config("ads")
+    (tmp_path / "tour.jsonl").write_text(json.dumps(toured(TOUR, np.zeros((17, 0)))) + "\n")
     config.num_seeds = 2
     config.algorithm.relabel.demos = str(tmp_path / "tour.jsonl")
     config.eval.update(num_episodes=8, max_steps=16)

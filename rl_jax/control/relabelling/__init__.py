@@ -5,6 +5,7 @@ observation_size, discount, distribution, axis_name, make_net (models.agents.fea
 named by its import path, "my_rewards:by_mine", with the same keywords.
 """
 
+from rl_jax.control.relabelling.aligned import by_aligned_transport
 from rl_jax.control.relabelling.annotated import by_annotator
 from rl_jax.control.relabelling.hindsight import by_bootstrap, by_hindsight
 from rl_jax.control.relabelling.imitation import by_discriminator
@@ -15,6 +16,7 @@ from rl_jax.control.relabelling.shaping import by_lagrange, by_machine, by_poten
 from rl_jax.control.relabelling.transport import by_stages, by_transport
 
 __all__ = [
+    "by_aligned_transport",
     "by_annotator",
     "by_archive",
     "by_bootstrap",

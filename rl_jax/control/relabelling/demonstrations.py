@@ -15,24 +15,26 @@ class Demonstrations(NamedTuple):
       next_observations: float32 [N, D].
       actions: int32 [N] or float32 [N, A], as the environment takes them.
       starts: int [E]. Where each episode begins.
+      scores: float32 [E]. The sum of each episode's rewards; nan if the file does not have them.
     """
 
     observations: np.ndarray
     next_observations: np.ndarray
     actions: np.ndarray
     starts: np.ndarray
+    scores: np.ndarray
 
     def trajectories(self) -> list[np.ndarray]:
         """The observations that the steps of each episode lead to: E arrays float32 [T_e, D]."""
         return np.split(self.next_observations, self.starts[1:])
 
 
-def read(path: str, *, last: int = 1) -> Demonstrations:
+def read(path: str, *, last: int | None = 1) -> Demonstrations:
     """The last `last` episodes of a file.
 
     Args:
       path: episodes.jsonl of a run of experiments.control.ppo.
-      last: number of episodes, of the best policies.
+      last: number of episodes, of the best policies; None: all.
 
     Raises:
       ValueError: if there is no such file, a line is no episode with observations, or there are too few.
@@ -45,6 +47,7 @@ def read(path: str, *, last: int = 1) -> Demonstrations:
     if not file.is_file():
         raise ValueError(f"demonstrations: there is no file {path!r}; a run of experiments.control.ppo writes one")
     lines = file.read_text(encoding="utf-8").splitlines()
+    last = len(lines) if last is None else last
     if len(lines) < last or last < 1:
         raise ValueError(f"demonstrations: {path} has {len(lines)} episodes, last={last} needs as many, and 1 or more")
     episodes = [_episode(path, number, lines[number]) for number in range(len(lines) - last, len(lines))]
@@ -52,11 +55,12 @@ def read(path: str, *, last: int = 1) -> Demonstrations:
     before, after = (
         np.concatenate([part for e in episodes for part in [e[0][s]]]) for s in (slice(-1), slice(1, None))
     )
-    return Demonstrations(before, after, np.concatenate([actions for _, actions in episodes]), starts)
+    scores = np.asarray([e[2] for e in episodes], np.float32)
+    return Demonstrations(before, after, np.concatenate([e[1] for e in episodes]), starts, scores)
 
 
-def _episode(path: str, number: int, line: str) -> tuple[np.ndarray, np.ndarray]:
-    """(observations [T + 1, D], actions [T, ...])."""
+def _episode(path: str, number: int, line: str) -> tuple[np.ndarray, np.ndarray, float]:
+    """(observations [T + 1, D], actions [T, ...], sum of the rewards)."""
     try:
         row = json.loads(line)
         seen, actions = row["observations"], np.asarray(row["actions"])
@@ -73,4 +77,4 @@ def _episode(path: str, number: int, line: str) -> tuple[np.ndarray, np.ndarray]
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path}:{number + 1} is no episode with observations: {error}") from error
     kind = np.int32 if np.issubdtype(actions.dtype, np.integer) else np.float32
-    return observations, actions.astype(kind)
+    return observations, actions.astype(kind), float(np.sum(row["rewards"])) if "rewards" in row else np.nan

@@ -40,6 +40,32 @@ def sinkhorn(costs: chex.Array, *, temperature: float = 0.01, iterations: int = 
     return jnp.exp((left[:, None] + right[None] - costs) / temperature)
 
 
+def euclidean(x: chex.Array, y: chex.Array) -> chex.Array:
+    """|x_i - y_j|. float [N, D], [M, D] -> float [N, M]."""
+    return jnp.linalg.norm(x[:, None] - y[None], axis=-1)
+
+
+def cosine(x: chex.Array, y: chex.Array) -> chex.Array:
+    """1 - cos(x_i, y_j), in [0, 2]. float [N, D], [M, D] -> float [N, M]."""
+    # Inside the root, so that the gradient of a vector of zeros is 0, not nan.
+    left, right = (z / jnp.sqrt(jnp.maximum(jnp.sum(jnp.square(z), axis=1, keepdims=True), 1e-16)) for z in (x, y))
+    return 1.0 - left @ right.T
+
+
+DISTANCES = {"euclidean": euclidean, "cosine": cosine}
+
+
+def step_costs(costs: chex.Array, *, temperature: float = 0.01, iterations: int = 100) -> chex.Array:
+    """sum_j T_ij C_ij of the plan `sinkhorn`: each row's share of the transport cost, float [N].
+
+    Args:
+      costs: float [N, M].
+      temperature: as for `sinkhorn`.
+      iterations: as for `sinkhorn`.
+    """
+    return jnp.sum(sinkhorn(costs, temperature=temperature, iterations=iterations) * costs, axis=1)
+
+
 def longest_increasing(values: chex.Array, live: chex.Array) -> chex.Array:
     """Length of the longest strictly increasing subsequence of the live values, int32 [].
 
@@ -122,8 +148,8 @@ def by_transport(
     """Pays each step minus its share of the transport cost to the last demonstration; ADS moves the discount.
 
     Each row of T steps is one trajectory: sample.num_steps should be the episodes' length. Source: arXiv 2310.07433
-    (Sinkhorn 100 iterations, alpha = 0.2, k from 0.2 H); the same cost is RAPL's (2412.04835), whose encoder is learned
-    from preferences. Stand-in: vectors in place of video.
+    (Sinkhorn 100 iterations, alpha = 0.2, k from 0.2 H); relabelling.aligned has the same cost between codes that are
+    learned from preferences (RAPL, 2412.04835). Stand-in: vectors in place of video.
 
     Args:
       observation_size: numbers in an observation.
@@ -141,7 +167,7 @@ def by_transport(
     Raises:
       ValueError: if the distance is unknown, the demonstration is of another size, or the environments are spread.
     """
-    if distance not in ("euclidean", "cosine") or axis_name is not None:
+    if distance not in DISTANCES or axis_name is not None:
         raise ValueError(f"by_transport: distance={distance!r} must be euclidean or cosine, and mesh without envs")
     shown = demonstrations.read(demos).trajectories()[-1]
     if shown.shape[1] != observation_size:
@@ -149,19 +175,12 @@ def by_transport(
     chosen = jnp.asarray(indices or range(observation_size))
     target = jnp.asarray(shown)[:, chosen]
 
-    def costs_of(x: chex.Array) -> chex.Array:
-        if distance == "euclidean":
-            return jnp.linalg.norm(x[:, None] - target[None], axis=-1)
-        left, right = (y / jnp.maximum(jnp.linalg.norm(y, axis=1, keepdims=True), 1e-8) for y in (x, target))
-        return 1.0 - left @ right.T
-
     def init() -> Followed:
         return Followed(jnp.int32(max(1, int(begin_share * len(target)))), jnp.float32(0.0))
 
     def apply(state: Followed, rows: Transitions) -> tuple[Followed, Transitions]:
-        costs = jax.vmap(costs_of)(rows.next_observations[..., chosen])
-        plans = jax.vmap(lambda c: sinkhorn(c, temperature=temperature))(costs)
-        paid = jnp.sum(plans * costs, axis=2)
+        costs = jax.vmap(lambda x: DISTANCES[distance](x, target))(rows.next_observations[..., chosen])
+        paid = jax.vmap(lambda c: step_costs(c, temperature=temperature))(costs)
         # Times T: a step's mean cost, whatever the length of the row.
         rewards = -scale * paid * costs.shape[1] + keep * rows.rewards
         moved = Followed(moved_horizon(state.horizon, costs), jnp.mean(jnp.sum(paid, axis=1)))

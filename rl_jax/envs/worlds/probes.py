@@ -276,9 +276,9 @@ def television(*, length: int = 8, channels: int = 8) -> Environment:
     return screens.environment(length=length, channels=channels)
 
 
-def tour(*, stops: int = 4, gap: int = 4, horizon: int = 32) -> Environment:
-    """envs.worlds.tour: stops at both ends of a line by turns, `horizon` steps."""
-    return walks.environment(stops=stops, gap=gap, horizon=horizon)
+def tour(*, stops: int = 4, gap: int = 4, horizon: int = 32, distractors: int = 0, level: float = 1.0) -> Environment:
+    """envs.worlds.tour: stops at both ends of a line by turns, `horizon` steps, noise beside what matters."""
+    return walks.environment(stops=stops, gap=gap, horizon=horizon, distractors=distractors, level=level)
 
 
 def recovering(*, rewards: tuple = ((0.5, 0.8, 0.95, 1.0), (0.3, 0.7, 1.0, 1.2)), horizon: int = 32) -> Environment:
