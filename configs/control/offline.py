@@ -14,8 +14,9 @@ base, skills that are adapters of it, a new task by their composition), or with 
 model of the dynamics, planned with); tasks at once, told apart by the episodes lived in them, `t2mir`; `imagined` (more
 data, made by a wrong model of the world, a half of each batch); what is hidden of the data, `ss_orl` (actions of 90 %
 of the episodes, filled in by an inverse model), `labelled_only` (the same, left out), `preferred` (rewards, learned
-from pairs of segments); `fqe` (the policy's value by fitted Q, from the data alone); `online` (the second half of the
-updates with steps of its own, one for each); `smoke` (seconds, for CI).
+from pairs of segments), `pearl` (rewards, learned from preferences of a task with another goal); `fqe` (the policy's
+value by fitted Q, from the data alone); `online` (the second half of the updates with steps of its own, one for each);
+`smoke` (seconds, for CI).
 """
 
 from configs import common, sweeps
@@ -119,6 +120,18 @@ LABELS = {
     "ss_orl": dict(missing="actions"),
     "labelled_only": dict(missing="actions", fill=False),
     "preferred": dict(missing="rewards"),
+    # arXiv 2306.03615 (PEARL): the rewards are unknown and nobody labels this task; the labels are those of another
+    # goal, moved by a Gromov-Wasserstein coupling of 120 segments of each. The weights of the loss are choices.
+    "pearl": dict(
+        missing="preferences",
+        source=dict(goal=(0.5, -0.5)),  # fields of env in which the source task differs
+        segments=120,
+        starts=4,
+        steps=10,  # few, so that the plan stays soft: with 50 IQL is at 71, 11, 52, with 10 at 76, 40, 70
+        sample_coef=0.3,
+        entropy_coef=0.1,
+        floor=0.0,
+    ),
 }
 # arXiv 2301.03313: also on more cities than those of the data; parts of naver/bq-nco have a city to choose, 2 or more.
 TOURS = dict(cities=(7, 10), smallest=2, beam=16)
@@ -181,6 +194,8 @@ def get_config(arg: str | None = None):
         raise ValueError(f"{method} has tasks of pointmass, not of {place}: set env and continual in your own file")
     if method in CONTINUAL and (extra := [*labels, *(words & {"fqe", "imagined", "online"})]):
         raise ValueError(f"{method} is of several tasks: leave out {', '.join(extra)}")
+    if "pearl" in labels and place != "pointmass":
+        raise ValueError(f"pearl's source task is pointmass with another goal, not {place}: set labels in a config")
     imagined = ["imagined"] * ("imagined" in words)
     if imagined and place != "pointmass":
         raise ValueError(f"imagined is for pointmass, whose inertia is wrong in it, not for {place}")
@@ -257,6 +272,8 @@ def shorten(config) -> None:
         config.ope.updates = 4
     if "labels" in config:
         config.labels.update(updates=4, num_pairs=16)
+    if "labels" in config and "segments" in config.labels:
+        config.labels.update(segments=8, starts=2)
     config.checkpoint.every = 4
     config.log.update(progress=False, tensorboard=False)
 

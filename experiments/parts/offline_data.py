@@ -187,7 +187,8 @@ def make_loader(config, networks: OfflineNetworks, discount: float) -> Callable:
       ValueError: as `read_file`, `rows_of`, `check_mixing`; or if no returns are given that count as 0 and 100, and
         none are scripted.
     """
-    settings, label = config.dataset, offline_labels.make_labels(config, networks, control_setup.load_env(config, 1))
+    settings, spaces = config.dataset, control_setup.load_env(config, 1)
+    label = offline_labels.make_labels(config, networks, spaces, collected)
     known = config.env.name in scripted.CONTROLLERS
     if settings.path and "imagined" in config:
         raise ValueError("imagined: its steps join scripted ones; in a folder of files each file is a source already")

@@ -4,12 +4,13 @@ import math
 from collections.abc import Callable
 
 import jax
+import jax.numpy as jnp
 import optax
 
 from rl_jax import reward_model
 from rl_jax.control import reward_learning
 from rl_jax.control.offline import data as datasets
-from rl_jax.control.offline import labelling
+from rl_jax.control.offline import labelling, transported
 from rl_jax.models.agents.offline_networks import OfflineNetworks, make_networks
 from rl_jax.models.agents.reward_network import make_reward_network
 
@@ -19,20 +20,25 @@ def nothing(data: datasets.OfflineData, key: jax.Array):
     return data, {}
 
 
-def make_labels(config, networks: OfflineNetworks, env) -> Callable:
+def make_labels(config, networks: OfflineNetworks, env, collected: Callable | None = None) -> Callable:
     """Makes (data, key) -> (data as the method reads them, metrics float32 [] by name) of config.labels.
 
     Args:
       config: of the run; without a group `labels` nothing is hidden.
       networks: of the method, for its actions.
       env: for its spaces.
+      collected: offline_data.collected, for the source task of labels.missing="preferences".
 
     Raises:
-      ValueError: if labels.missing is unknown, or the shares are out of order.
+      ValueError: if labels.missing is unknown, the shares are out of order, or labels.segments or starts are too small.
     """
     if "labels" not in config or not config.labels.missing:
         return nothing
-    makers = {"actions": _actions, "rewards": _rewards}
+    makers = {
+        "actions": _actions,
+        "rewards": _rewards,
+        "preferences": lambda *args: _preferences(*args, collected),
+    }
     if config.labels.missing not in makers:
         raise ValueError(f"labels.missing={config.labels.missing!r} is none of '', {', '.join(map(repr, makers))}")
     return makers[config.labels.missing](config, networks, env)
@@ -85,5 +91,52 @@ def _rewards(config, networks: OfflineNetworks, env) -> Callable:
         observations = data.steps.observations.reshape(len(data.time), -1)
         rewards = reward_learning.learned(network.apply, reward, observations, networks.encode(data.steps.actions))
         return labelling.with_rewards(data, rewards, discount=config.dataset.discount), metrics
+
+    return learn
+
+
+def _preferences(config, networks: OfflineNetworks, env, collected: Callable | None) -> Callable:
+    """Labels of a source task, moved to this one by a coupling of both tasks' segments."""
+    fields, size = config.labels, math.prod(env.observation_space.shape)
+    if fields.segments < 2 or min(fields.starts, fields.steps) < 1:
+        sizes = f"labels.starts={fields.starts} and labels.steps={fields.steps} 1 or more"
+        raise ValueError(f"labels.segments={fields.segments} must be 2 or more, {sizes}")
+    other = config.copy_and_resolve_references()
+    with other.unlocked():
+        other.env.update(fields.source.to_dict())
+    gather, discount = collected(other), config.dataset.discount
+    network = make_reward_network(size, action_size=networks.size, members=2, hidden=(32,))
+    cut = dict(length=fields.length, count=fields.segments)
+    fit = dict(updates=fields.updates, learning_rate=fields.learning_rate)
+    fit |= dict(sample_coef=fields.sample_coef, entropy_coef=fields.entropy_coef, floor=fields.floor)
+
+    def mean(params, observations: jax.Array, actions: jax.Array) -> jax.Array:
+        return transported.gaussian_of(network.apply(params, observations, actions))[0][:, None]
+
+    def learn(data: datasets.OfflineData, key: jax.Array):
+        source_key, *set_keys, start_key, fit_key = jax.random.split(key, 5)
+        steps, _ = gather(source_key)
+        steps = steps._replace(actions=networks.stored(steps.actions))
+        known = datasets.make_data(steps, discount=discount)
+        source, target = (
+            transported.segment_set(d, networks.encode, k, **cut) for d, k in zip((known, data), set_keys, strict=True)
+        )
+        plan, cost = transported.gromov_wasserstein(
+            start_key, source.distances(), target.distances(), starts=fields.starts, steps=fields.steps
+        )
+        labels = transported.transported_labels(plan, transported.all_labels(source.sums, beta=fields.beta))
+        right = (labels > 0.5) == (target.sums[:, None] > target.sums[None])
+        decided = target.sums[:, None] != target.sums[None]
+        params, deviation = transported.learn_gaussian_reward(network, fit_key, target, labels, **fit)
+        observations = data.steps.observations.reshape(len(data.time), -1)
+        seen = observations, networks.encode(data.steps.actions)
+        every = jnp.ones(len(observations), bool)
+        reward = reward_learning.standardized_by(mean, params, *seen, every, center=fields.center)
+        rewards = reward_learning.learned(mean, reward, *seen)
+        return labelling.with_rewards(data, rewards, discount=discount), {
+            "labels/right": jnp.sum(right & decided) / jnp.sum(decided),
+            "labels/coupling": cost,
+            "reward/deviation": deviation,
+        }
 
     return learn

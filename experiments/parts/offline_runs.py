@@ -201,9 +201,11 @@ def check_unread(config) -> None:
     if left_out and (fn in METHODS or "ope" in config):
         what = f"algorithm.fn={fn!r}" if fn in METHODS else "ope"
         raise ValueError(f"labels.fill=False: {what} would learn from the hidden actions' zeros; set labels.fill=True")
-    if fields is not None and fields.missing == "rewards" and (METHODS.get(fn) in READ_RETURNS or "ope" in config):
+    unpaid = fields is not None and fields.missing in ("rewards", "preferences")
+    if unpaid and (METHODS.get(fn) in READ_RETURNS or "ope" in config):
         what = "ope" if "ope" in config else f"algorithm.fn={fn!r}"
-        raise ValueError(f"labels.missing='rewards': {what} needs the environment's returns, learned rewards have none")
+        needed = "needs the environment's returns, learned rewards have none"
+        raise ValueError(f"labels.missing={fields.missing!r}: {what} {needed}")
 
 
 def make_estimate(config, networks) -> Callable:

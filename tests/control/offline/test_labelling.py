@@ -95,7 +95,7 @@ def test_actions_of_a_tenth_of_the_episodes_are_enough():
     ("fields", "said"),
     [
         (dict(labels__share=0.7), "labels.share=0.7 must be above 0 and at most labels.lowest=0.5"),
-        (dict(labels__missing="states"), "labels.missing='states' is none of '', 'actions', 'rewards'"),
+        (dict(labels__missing="states"), "labels.missing='states' is none of '', 'actions', 'rewards', 'preferences'"),
     ],
 )
 def test_refusals(fields, said):
