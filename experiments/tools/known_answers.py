@@ -4,11 +4,11 @@
     python -m experiments.tools.known_answers            # all of them
 
 `bandits`: regrets of UCB1, Thompson sampling, Exp3 and uniform pulls against their bounds. `recovering`: the best
-periodic schedule against the relaxation. `bidding`: the values of campaigns. `tours`: the gap of the nearest-city tour.
-`fronts`: C-MORL's two stages. `groups`: max-min against the mean, and EM over annotators. `directions`: policies
-conditioned on a direction. `bilevel`: hypergradients against finite differences. `trees`: variances of rewards by
-comparisons of a tree's leaves and of a chain. PPO on the first three and on tours is
-experiments.control.ppo with configs/control/environments.py:recovering, bidding or salesman.
+periodic schedule and the rounded one against the relaxation, and the regret of UCB's plans. `bidding`: the values of
+campaigns. `tours`: the gap of the nearest-city tour. `fronts`: C-MORL's two stages. `groups`: max-min against the
+mean, and EM over annotators. `directions`: policies conditioned on a direction. `bilevel`: hypergradients against
+finite differences. `trees`: variances of rewards by comparisons of a tree's leaves and of a chain. PPO on the first
+three and on tours is experiments.control.ppo with configs/control/environments.py:recovering, bidding or salesman.
 """
 
 import argparse
@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rl_jax.control import bandits, bilevel, vector
-from rl_jax.envs.worlds import bidding, recovering
+from rl_jax.envs.worlds import bidding, recovering, recovering_plans
 from rl_jax.envs.worlds import salesman as tours
 from rl_jax.preferences import trees
 from rl_jax.stats import comparisons, pareto
@@ -47,10 +47,10 @@ def bandit_regrets(seeds: int) -> Rows:
 
 
 def recovering_bounds(seeds: int) -> Rows:
-    """The best schedules of two arms that recover (2106.14813)."""
+    """Arms that recover (2106.14813): the best schedules of two, plans of random ones, and a learner's regret."""
     rewards = ((0.5, 0.8, 0.95, 1.0), (0.3, 0.7, 1.0, 1.2))
     bound = recovering.relaxation(rewards)
-    return [
+    rows = [
         (
             f"best schedule of period {period}",
             recovering.best_schedule(rewards, period=period)[0],
@@ -58,6 +58,22 @@ def recovering_bounds(seeds: int) -> Rows:
         )
         for period in (1, 2, 3, 4)
     ]
+    rows.append(("periods of the rounded rates", recovering_plans.plan(rewards).value, f"at most {bound:.4f}"))
+    for arms, pulls in ((4, 1), (16, 4), (64, 16)):
+        tables = [np.sort(np.random.default_rng(seed).uniform(size=(arms, 8)), axis=1) for seed in range(seeds)]
+        shares = [
+            recovering_plans.plan(table, pulls=pulls).value / recovering.relaxation(table, pulls=pulls)
+            for table in tables
+        ]
+        rows.append((f"share of the bound, {arms} arms, {pulls} pulls", float(np.mean(shares)), "to 1 with the pulls"))
+    table = [[0.1, 0.5, 0.6, 0.7], [0.2, 0.3, 0.8, 0.9], [0.3, 0.35, 0.4, 0.45], [0.05, 0.1, 0.1, 0.1]]
+    offline, steps = recovering_plans.plan(table).value, 8000
+    for name, bonus in (("UCB's plans", 2.0), ("a smaller bonus", 0.5), ("no bonus", 0.0)):
+        paid = [recovering_plans.learn(table, steps=steps, bonus=bonus, seed=seed) for seed in range(seeds)]
+        for part, where in (("first", slice(None, 1000)), ("last", slice(-1000, None))):
+            regret = float(np.mean(offline - np.array(paid)[:, where]))
+            rows.append((f"regret per step of {name}, {part} 1,000", regret, "0: the plan that knows R"))
+    return rows
 
 
 def bidding_values(seeds: int) -> Rows:

@@ -4,7 +4,8 @@ Pulling arm i every d steps pays R_i(d) / d a step. With x = 1 / d that is F_i(x
 
     max sum_i cav F_i(x_i)  subject to  sum_i x_i <= K,  0 <= x_i <= 1                    `relaxation`
 
-bounds the long-run mean of every policy from above, as cav F is the least concave function above F.
+bounds the long-run mean of every policy from above, as cav F is the least concave function above F. Periods that are
+near these rates and fit into a schedule, and an algorithm that learns R, are in `recovering_plans`.
 """
 
 import itertools
@@ -61,24 +62,32 @@ def _slope(left: tuple[float, float], right: tuple[float, float]) -> float:
     return (right[1] - left[1]) / (right[0] - left[0])
 
 
-def relaxation(rewards: Sequence[Sequence[float]], *, pulls: int = 1) -> float:
-    """The bound: the pieces of all envelopes are filled in the order of their slopes, which is exact for this program.
+def relaxed_rates(rewards: Sequence[Sequence[float]], *, pulls: int = 1) -> tuple[float, np.ndarray]:
+    """The bound and the rates x_i that reach it, float [N]: at most one arm is between two corners of its envelope.
+
+    The pieces of all envelopes are filled in the order of their slopes, which is exact for this program.
 
     Args:
       rewards: R_i(tau), [N][D].
       pulls: K per step.
     """
     pieces = []
-    for table in np.asarray(rewards, float):
+    for arm, table in enumerate(np.asarray(rewards, float)):
         corners = envelope(table)
-        pieces += [(_slope(a, b), b[0] - a[0]) for a, b in itertools.pairwise(corners)]
-    left, total = float(pulls), 0.0
-    for slope, width in sorted(pieces, reverse=True):
+        pieces += [(_slope(a, b), b[0] - a[0], arm) for a, b in itertools.pairwise(corners)]
+    left, total, rates = float(pulls), 0.0, np.zeros(len(rewards))
+    for slope, width, arm in sorted(pieces, reverse=True):
         used = min(width, left)
         if slope <= 0:
             break
         total, left = total + slope * used, left - used
-    return total
+        rates[arm] += used
+    return total, rates
+
+
+def relaxation(rewards: Sequence[Sequence[float]], *, pulls: int = 1) -> float:
+    """The bound on the long-run mean of every policy. Arguments as in `relaxed_rates`."""
+    return relaxed_rates(rewards, pulls=pulls)[0]
 
 
 def best_schedule(rewards: Sequence[Sequence[float]], *, period: int) -> tuple[float, tuple[int, ...]]:
