@@ -5,18 +5,20 @@
     python -m experiments.control.replay --config=configs/control/replay.py:cartpole,rainbow
 
 Arguments: an environment, `cartpole`, `pendulum`, `breakout` (MinAtar); or a probe, `matching`, `corridor`, `aim`,
-`laser` (a pulse to shorten), `restless` (coupled arms), `docking`, `hover` (a quadrotor). A method, of choices: `dqn`
+`laser` (a pulse to shorten), `restless` (coupled arms), `restless_vectors` (the same, actions as vectors), `docking`,
+`hover` (a quadrotor). A method, of choices: `dqn`
 (with a double target, the default), `dueling`, `n_step`, `prioritized`, `c51`, `qr_dqn`, `rainbow` (all of these with
 c51), `discrete_sac`; of numbers: `ddpg`, `td3`, `sac` (the default), `redq`, `srl` (four actions per decision),
 `held_sac` (its comparison), and in `docking` `residual` (a correction of a cloned policy), `residual_fixed` (of a
 controller), `hil_serl` (somebody intervenes), `expo` (edits of a cloned diffusion policy), `liayn` (imitation); in
-`hover` `learn_to_fly` (TD3, the reward's weights by a curriculum). `smoke` (seconds, for CI).
+`hover` `learn_to_fly` (TD3, the reward's weights by a curriculum), in `restless_vectors` `sequoia` (DQN, the best
+combination by an integer program). `smoke` (seconds, for CI).
 """
 
 import math
 
 from configs import common, sweeps
-from configs.control import hover_common, replay_common
+from configs.control import hover_common, replay_common, sequoia_common
 
 _ADAM = dict(learning_rate=1e-3, eps=1e-8)
 ENVIRONMENTS = {
@@ -91,6 +93,7 @@ ENVIRONMENTS["restless"] = dict(
     checkpoint=dict(every=500),
     eval=dict(num_episodes=64, max_steps=40),
 )
+ENVIRONMENTS["restless_vectors"] = sequoia_common.vectors(ENVIRONMENTS["restless"])
 ENVIRONMENTS["docking"] = dict(
     env=dict(name="probes/docking"),
     num_seeds=3,
@@ -103,7 +106,7 @@ ENVIRONMENTS["docking"] = dict(
     eval=dict(num_episodes=32, max_steps=40),
 )
 ENVIRONMENTS["hover"] = hover_common.HOVER
-CONTINUOUS = ("pendulum", "aim", "laser", "docking", "hover")
+CONTINUOUS = ("pendulum", "aim", "laser", "restless_vectors", "docking", "hover")
 
 _REAL = dict(
     algorithm=dict(
@@ -224,6 +227,7 @@ METHODS["liayn"] = dict(
     ),
     train=dict(actor_every=2),
 )
+METHODS["sequoia"] = sequoia_common.SEQUOIA
 METHODS["learn_to_fly"] = hover_common.LEARN_TO_FLY
 # method -> (the only environment that has what it needs, what it does with it).
 WRITTEN_FOR = {
@@ -236,6 +240,7 @@ WRITTEN_FOR = {
         "liayn": "imitates",
     }.items()
 }
+WRITTEN_FOR["sequoia"] = ("restless_vectors", "chooses combinations of restless_vectors' arms; there are none")
 WRITTEN_FOR["learn_to_fly"] = ("hover", "weighs the terms of hover's reward; there are none")
 OF_NUMBERS = (*WRITTEN_FOR, "ddpg", "td3", "sac", "srl", "held_sac", "redq")
 # The range of discounted returns, for c51 and rainbow.

@@ -28,7 +28,7 @@ from rl_jax.core.tracing import traced_once
 from rl_jax.envs import subtasks
 from rl_jax.envs.worlds import docking, restless
 from rl_jax.losses import value_heads
-from rl_jax.models.agents import diffusion, exploration, plans, value_networks
+from rl_jax.models.agents import diffusion, exploration, plans, relu_programs, value_networks
 from rl_jax.models.agents.distributions import categorical
 from rl_jax.rollout.envs.episode import record_episode
 
@@ -95,7 +95,10 @@ def build(config, algorithm: dict[str, Any], env: envs.Vector) -> Built:
         bounds = (space.low, space.high)
         critic = value_networks.make_q_function(shape, *bounds, head.num_outputs, members=members, **layers)
         more = {"expo": _edited, "sequence_sac": _planned}.get(name)
-        if more is None:
+        if name == "sequoia":
+            law, parts = _searched(parts._replace(critic=critic), config, env)
+            around = None
+        elif more is None:
             sees = (first,) if first else shape
             law, actor, smoothing, around = _actor_of_numbers(algorithm, sees, bounds, layers)
             actor = value_networks.reading(actor, first) if first else actor
@@ -180,6 +183,30 @@ def _planned(parts: ReplayParts, shape: tuple[int, ...], bounds, layers: dict[st
     planner = plans.make_planner(shape, law, **layers)
     model = plans.make_state_model(*shape, *bounds, **layers)
     return exploration.drawn(len(bounds[0]), law.to_env), parts._replace(actor=planner, model=model)
+
+
+# Environments of vectors whose arms are pulled up to a budget.
+BUDGETED = ("probes/restless_vectors",)
+LISTED = 100_000  # actions that are enumerated at most
+
+
+def _searched(parts: ReplayParts, config, env: envs.Vector):
+    """(how sequoia acts, its parts): the searches for the best feasible action."""
+    size, network = len(env.action_space.low), config.network
+    if config.env.name not in BUDGETED:
+        raise ValueError(f"sequoia needs binary actions of a budget ({', '.join(BUDGETED)}), not {config.env.name}")
+    if network.activation != "relu" or network.layer_norm or parts.head.num_outputs != 1:
+        raise ValueError(
+            f"sequoia writes its network as an integer program: network.activation={network.activation!r} must be "
+            f"'relu', network.layer_norm={network.layer_norm} False, and algorithm.head scalar"
+        )
+    budget = config.env.get("budget", restless.BUDGET)
+    law = exploration.drawn(size, lambda actions: restless.pulled_by(actions, budget))
+    searches = {"program": relu_programs.make_search(relu_programs.exactly(size, budget))}
+    if math.comb(size, budget) <= LISTED:
+        vectors = restless.action_vectors(size, budget)
+        searches["enumeration"] = relu_programs.make_enumeration(parts.critic.apply, vectors)
+    return law, parts._replace(searches=searches)
 
 
 def make_settings(config, groups: dict[str, Any], parts: int) -> ReplaySettings:

@@ -10,10 +10,12 @@ the network, n steps and priorities of the replay, distributions of the head. Wi
     REDQ:         sac with min over `subset` random members of K, actor against their mean, many steps per update
     expo:         y = r + d Q'(s', a*), a* the best of N actions of a cloned policy and their edits      on_the_fly.py
     sequence_sac: sac whose actor gives J actions per decision, trained in states of a learned model      sequences.py
+    sequoia:      y = r + d Q'(s', a*), a* the best of all feasible binary actions, by a search          combined.py
     value_decomposition: dqn whose Q(s, a) is a mixture of the values of several agents                   mixed.py
 """
 
 from rl_jax.control.replay_methods.basic import discrete_sac, dqn, sac, td3
+from rl_jax.control.replay_methods.combined import sequoia
 from rl_jax.control.replay_methods.mixed import value_decomposition
 from rl_jax.control.replay_methods.on_the_fly import expo
 from rl_jax.control.replay_methods.parts import READINGS, ReplayParts, least, read
@@ -29,6 +31,7 @@ __all__ = [
     "read",
     "sac",
     "sequence_sac",
+    "sequoia",
     "td3",
     "value_decomposition",
 ]

@@ -20,6 +20,8 @@ class ReplayParts(NamedTuple):
       base: expo: the models.agents.diffusion.Diffusion that is edited.
       model: sequence_sac: models.agents.plans.StateModel.
       mixer: value_decomposition: models.agents.mixers.Mixer.
+      searches: sequoia: name -> (critic params, observations [N, ...]) -> its best actions float32 [N, n]
+        (models.agents.relu_programs).
     """
 
     critic: Any
@@ -29,6 +31,7 @@ class ReplayParts(NamedTuple):
     base: Any = None
     model: Any = None
     mixer: Any = None
+    searches: Any = None
 
 
 def least(head, outputs: chex.Array, key: chex.PRNGKey, subset: int) -> chex.Array:

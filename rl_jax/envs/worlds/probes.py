@@ -15,6 +15,7 @@
     behaviours    one state, one step, the reward is the action's index: for preferences that no reward can express
     laser         a pulse shaped by the phase of its spectrum, its optimum known (envs.worlds.laser)
     restless      two of six coupled arms, the best policy known by dynamic programming (envs.worlds.restless)
+    restless_vectors   the same, of any number, whose actions are vectors of 0 and 1
     docking       a point pushed to the origin, and a controller that misses it (envs.worlds.docking)
     hover         a planar quadrotor, its reward a sum of weighted terms (envs.worlds.hovering)
     gridworld     a square with a goal in a corner, also available as arrays (envs.worlds.tabular)
@@ -55,7 +56,7 @@ from rl_jax.envs.worlds import partners as meetings
 from rl_jax.envs.worlds import passage as tunnels
 from rl_jax.envs.worlds import pointmass as points
 from rl_jax.envs.worlds import recovering as resting
-from rl_jax.envs.worlds import restless as arms
+from rl_jax.envs.worlds import restless as coupled
 from rl_jax.envs.worlds import salesman as ways
 from rl_jax.envs.worlds import television as screens
 from rl_jax.envs.worlds import tour as walks
@@ -224,7 +225,16 @@ def laser(*, step_size: float = 0.8, periods: int = 20) -> Environment:
 
 def restless(*, single: float = 0.2, pair: float = 1.0, refill: float = 0.3, periods: int = 40) -> Environment:
     """Coupled arms; arguments as in envs.worlds.restless.environment."""
-    return arms.environment(single=single, pair=pair, refill=refill, periods=periods)
+    return coupled.environment(single=single, pair=pair, refill=refill, periods=periods)
+
+
+def restless_vectors(
+    *, arms: int = 6, budget: int = 2, single: float = 0.2, pair: float = 1.0, refill: float = 0.3, periods: int = 40
+) -> Environment:
+    """Coupled arms whose actions are vectors; arguments as in envs.worlds.restless.vector_environment."""
+    return coupled.vector_environment(
+        arms=arms, budget=budget, single=single, pair=pair, refill=refill, periods=periods
+    )
 
 
 def docking(*, periods: int = 40, radius: float = 0.0) -> Environment:

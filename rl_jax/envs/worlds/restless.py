@@ -19,11 +19,11 @@ ARMS, BUDGET = 6, 2
 NO = np.bool_(False)
 
 
-def action_vectors() -> np.ndarray:
-    """Which arms each action pulls, float32 [15, 6], in lexicographic order."""
-    found = np.zeros((15, ARMS), np.float32)
-    for row, chosen in enumerate(itertools.combinations(range(ARMS), BUDGET)):
-        found[row, list(chosen)] = 1.0
+def action_vectors(arms: int = ARMS, budget: int = BUDGET) -> np.ndarray:
+    """Which arms each action pulls, in lexicographic order: float32 [A, arms], A = 15 for two of six."""
+    chosen = list(itertools.combinations(range(arms), budget))
+    found = np.zeros((len(chosen), arms), np.float32)
+    np.put_along_axis(found, np.array(chosen), 1.0, axis=1)
     return found
 
 
@@ -56,6 +56,53 @@ def environment(*, single: float = 0.2, pair: float = 1.0, refill: float = 0.3, 
 
     space = Box(np.zeros(ARMS, np.float32), np.ones(ARMS, np.float32))
     return time_limit(Environment(reset, step, space, Discrete(len(vectors))), periods)
+
+
+def vector_environment(
+    *,
+    arms: int = ARMS,
+    budget: int = BUDGET,
+    single: float = 0.2,
+    pair: float = 1.0,
+    refill: float = 0.3,
+    periods: int = 40,
+) -> Environment:
+    """The same arms whose actions are vectors, for more arms than their combinations can be listed.
+
+    Actions are real numbers in [0, 1]^arms; the `budget` largest are pulled (`pulled_by`), whatever they are.
+
+    Args:
+      arms: an even number.
+      budget: arms that are pulled at once.
+      single: as in `environment`.
+      pair: as in `environment`, for all neighbours.
+      refill: as in `environment`.
+      periods: as in `environment`.
+
+    Raises:
+      ValueError: if arms is odd or budget is not between 1 and arms.
+    """
+    if arms % 2 or not 1 <= budget <= arms:
+        raise ValueError(f"restless arms: arms={arms} must be even and budget={budget} between 1 and arms")
+
+    def reset(key: chex.PRNGKey):
+        full = jax.random.bernoulli(key, 0.5, (arms,)).astype(jnp.float32)
+        return full, full
+
+    def step(key: chex.PRNGKey, full: chex.Array, action: chex.Array):
+        pulled = pulled_by(action, budget)
+        filled = jax.random.bernoulli(key, refill, (arms,)).astype(jnp.float32)
+        after = (1.0 - pulled) * jnp.maximum(full, filled)
+        return after, Step(after, reward_of(full, pulled, single, pair), NO, NO)
+
+    unit = Box(np.zeros(arms, np.float32), np.ones(arms, np.float32))
+    return time_limit(Environment(reset, step, unit, unit), periods)
+
+
+def pulled_by(actions: chex.Array, budget: int) -> chex.Array:
+    """1 for the `budget` largest numbers of each action, else 0: float [..., n] -> float32 [..., n]; ties by index."""
+    chosen = jax.lax.top_k(actions, budget)[1]
+    return jnp.sum(jax.nn.one_hot(chosen, actions.shape[-1]), axis=-2)
 
 
 def values_of(

@@ -90,7 +90,8 @@ def make_enumerated_values(
     """Q(s, .) of A combined actions by one network that reads (s, action vector), on every one of them.
 
     A network of the action's parts generalises over combinations; a head per combination does not. Its largest value is
-    found by enumeration; the source, arXiv 2503.01919, uses a mixed-integer program for sets too large for that.
+    found by enumeration; the source, arXiv 2503.01919, uses a mixed-integer program for sets too large for that, as
+    `relu_programs` does.
 
     Args:
       observation_shape: (D,).
