@@ -297,7 +297,7 @@ def by_archive(
     Source: arXiv 2203.01027. latent > 0 is its TAXONS: distances between latents of an autoencoder that is trained on
     all observations. period > 0 is its SERENE in outline: after every `period` updates with a reward the next `period`
     pay the environment's reward only, and without any reward the search goes on. Departs: a policy gradient in place of
-    a population, emitters are the same policy.
+    a population, emitters are the same policy; control.quality_diversity has both.
 
     Args:
       observation_size: numbers in an observation.
