@@ -9,6 +9,7 @@ import numpy as np
 
 from rl_jax.envs.protocol import Box, Discrete, Environment, Step, time_limit
 
+MOVES = ((-1, 0), (1, 0), (0, -1), (0, 1))  # up, down, left, right, as (down, right)
 NO = np.bool_(False)  # numpy, so that the import starts no jax backend
 
 
@@ -68,22 +69,71 @@ def gridworld(*, size: int = 4, step_reward: float = 0.0, slip: float = 0.0, lim
     Returns:
       Table.
     """
-    states = size * size
-    probs, rewards = np.zeros((states, 4, states)), np.full((states, 4), step_reward)
-    goal = states - 1
-    moved = np.zeros((states, 4), int)
+    cells = np.ones((size, size), bool)
+    start = np.ones(cells.size) * (np.arange(cells.size) != cells.size - 1) / (cells.size - 1)
+    return _maze(cells, start, step_reward=step_reward, slip=slip, limit=limit)
+
+
+def chain(*, length: int = 8, slip: float = 0.0, limit: int = 0) -> Table:
+    """Places 0 .. length in a line, actions left and right; starts at the left end, paid 1 for reaching the right one.
+
+    Source: the line worlds of reward design (arXiv 2503.21949), without their keys and subgoals.
+
+    Args:
+      length: steps from the start to the goal, 1 or more.
+      slip: probability of a random direction.
+      limit: steps after which an episode is truncated; 0 is 4 length.
+
+    Raises:
+      ValueError: if there is no place beside the goal.
+    """
+    if length < 1:
+        raise ValueError(f"length={length}: 1 or more")
+    cells = np.ones((1, length + 1), bool)
+    return _maze(cells, np.eye(length + 1)[0], slip=slip, limit=limit or 4 * length, moves=MOVES[2:])
+
+
+def rooms(*, size: int = 7, slip: float = 0.05, limit: int = 0) -> Table:
+    """Four rooms, a gate between each two neighbours; starts in the first corner, the goal is the last one.
+
+    Source: RoomsNavEnv of arXiv 2503.21949 (7 x 7, slip .05), with gates in the middle of the walls.
+
+    Args:
+      size: cells per side with the walls; odd, 5 or more.
+      slip: probability of a random direction.
+      limit: steps after which an episode is truncated; 0 is 10 size.
+
+    Raises:
+      ValueError: if the size is even or below 5.
+    """
+    if size < 5 or size % 2 == 0:
+        raise ValueError(f"size={size}: an odd number, 5 or more")
+    cells, wall = np.ones((size, size), bool), size // 2
+    cells[wall], cells[:, wall] = False, False
+    for gate in (wall // 2, wall + 1 + wall // 2):
+        cells[wall, gate] = cells[gate, wall] = True
+    return _maze(cells, np.eye(int(cells.sum()))[0], slip=slip, limit=limit or 10 * size)
+
+
+def _maze(cells: np.ndarray, start: np.ndarray, *, step_reward=0.0, slip=0.0, limit: int, moves=MOVES) -> Table:
+    """A Table of the open cells, bool [H, W], row by row; a step into the last of them ends the episode and pays 1.
+
+    A step into a wall stays. start: float [S]. Other arguments as for `gridworld`; moves: (down, right) of each action.
+    """
+    places = np.argwhere(cells)
+    index = {tuple(place): i for i, place in enumerate(places.tolist())}
+    states, actions, goal = len(places), len(moves), len(places) - 1
+    probs, rewards = np.zeros((states, actions, states)), np.full((states, actions), step_reward)
+    moved = np.zeros((states, actions), int)
+    for state, (row, column) in enumerate(places.tolist()):
+        for action, (down, right) in enumerate(moves):
+            moved[state, action] = index.get((row + down, column + right), state)
     for state in range(states):
-        row, column = divmod(state, size)
-        for action, (down, right) in enumerate([(-1, 0), (1, 0), (0, -1), (0, 1)]):
-            next_cell = min(max(row + down, 0), size - 1), min(max(column + right, 0), size - 1)
-            moved[state, action] = next_cell[0] * size + next_cell[1]
-    for state in range(states):
-        for action in range(4):
-            for other in range(4):
-                share = slip / 4 + (1 - slip) * (other == action)
+        for action in range(actions):
+            for other in range(actions):
+                share = slip / actions + (1 - slip) * (other == action)
                 if moved[state, other] == goal or state == goal:
                     rewards[state, action] += share * (state != goal)
                 else:
                     probs[state, action, moved[state, other]] += share
-    start = np.ones(states) * (np.arange(states) != goal) / (states - 1)
     return Table(*(x.astype(np.float32) for x in (probs, rewards, start)), limit)
