@@ -8,7 +8,8 @@ The pretrained model is the exact one of a ring of Gaussians (rl_jax.envs.worlds
 2305.13301; the default), `dppo` (2409.00588: PPO with a critic), `flow_grpo` (2505.05470), `grpo_guard` (2510.22319),
 `b2_diffurl` (2503.11240), `d3po` (2311.13231: pairs, no reward model), `seppo` (2410.05255: winners beside samples of
 checkpoints; rl_jax.control.semi_policy says what of it could be read); `drakes` (2410.13643: masked diffusion of a
-string, by gradients through its steps, rl_jax.envs.worlds.unmasking), `id_aligner` (2404.15449: gradients of the reward
+string, by gradients through its steps, rl_jax.envs.worlds.unmasking; `drakes_oracle`: 20 letters and a learned reward,
+judged by a held-out one and by the truth), `id_aligner` (2404.15449: gradients of the reward
 through the prediction of x_0 at a late step). `smoke` (seconds, for CI).
 rl_jax.control.denoising has the equations. Departures: a network of two layers in the plane in place of LoRA on Stable
 Diffusion; learning rates and clips are of this size.
@@ -84,7 +85,29 @@ PATHWISE = {
     ),
 }
 
-RATES = {"drakes": 1e-2, "seppo": 3e-3}
+# DRAKES' evaluation: trained on an oracle, judged by it, by one of other strings, and by the truth, without the KL.
+PATHWISE["drakes_oracle"] = PATHWISE["drakes"] | dict(
+    env=dict(
+        name="probes/unmask",
+        letters=20,  # as amino acids
+        length=6,
+        steps=6,
+        tau=1.0,
+        alpha=0.02,
+        through=0,
+        reward="trained",
+        samples=4000,
+        noise=0.3,
+        ridge=0.3,
+        judged=dict(tau=0.0),
+        also={name: dict(reward=name, alpha=0.0) for name in ("trained", "held_out", "true")},
+    ),
+    sample=dict(num_envs=64, num_steps=6),
+    train=dict(total_steps=60 * 64 * 6, epochs=1, minibatches=1, max_grad_norm=1.0),
+    eval=dict(num_episodes=512, max_steps=6, greedy=True),
+)
+
+RATES = {"drakes": 1e-2, "drakes_oracle": 1e-2, "seppo": 3e-3}
 
 
 def _points(world: dict, algorithm: dict) -> dict:

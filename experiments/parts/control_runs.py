@@ -85,6 +85,7 @@ def make_run(config, *, parts: int = 1, axis_name: str | None = None, relabel=No
             f"{config.env.name} lives on the host: it can be trained in one run, on one device, not {runs} runs"
         )
     judged = load_env(config, config.eval.num_episodes, fresh_starts=0) if config.eval.num_episodes else None
+    also = further_envs(config)
     settings = settings_of(config)
     refuse_two(settings["algorithm"], relabel)
     total = num_updates(config) * config.train.epochs * config.train.minibatches
@@ -129,6 +130,9 @@ def make_run(config, *, parts: int = 1, axis_name: str | None = None, relabel=No
         if judged is not None:
             memory = agent.initial_state(judged.num_envs)
             metrics |= judge(config, policy_of(state), agent.distribution, judged, state.train, memory)
+            for name, other in also.items():
+                found = judge(config, policy_of(state), agent.distribution, other, state.train, memory)
+                metrics[f"eval/{name}"] = found["eval/return"]
         return state, metrics
 
     def params(state: control.ControlState):
@@ -137,6 +141,25 @@ def make_run(config, *, parts: int = 1, axis_name: str | None = None, relabel=No
         return (jax.vmap(unravel) if state.train.params.ndim == 2 else unravel)(state.train.params)
 
     return init, advance, params
+
+
+def further_envs(config) -> dict[str, envs.Vector]:
+    """The envs of config.env.also: evaluations with other fields, whose return is the metric eval/NAME.
+
+    Raises:
+      ValueError: if a name is that of another metric, or the envs live on the host.
+    """
+    also = config.env.get("also", {})
+    if also and envs.on_host(config.env.name):
+        raise ValueError(f"env.also: {config.env.name} lives on the host, which has no further evaluations")
+    if taken := sorted(set(also) & {"return", "length", "seconds"}):
+        raise ValueError(f"env.also: eval/{taken[0]} is a metric of its own: name it otherwise")
+    if not config.eval.num_episodes:
+        return {}
+    return {
+        name: load_env(config, config.eval.num_episodes, fresh_starts=0, **fields.to_dict())
+        for name, fields in also.items()
+    }
 
 
 def judge(

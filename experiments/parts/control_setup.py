@@ -159,10 +159,10 @@ def with_values(settings: dict[str, Any], values: dict[str, Any]) -> dict[str, A
 
 def load_env(config, count: int, *, learning: bool = False, **more) -> envs.Vector:
     """`count` envs of config.env, wrapped. learning: with env.snapshots as starts, without env.judged.
-    more: overrides of its fields."""
-    fields = config.env.to_dict() | more
-    judged = fields.pop("judged", {})
-    fields |= {} if learning else judged
+    more: overrides of its fields, and of those of env.judged. env.also is of control_runs.make_run."""
+    fields = config.env.to_dict()
+    judged, _ = fields.pop("judged", {}), fields.pop("also", {})
+    fields |= ({} if learning else judged) | more
     features, frames, at_reset = (fields.pop(name) for name in ("features", "frame_stack", "at_reset"))
     taught, view = fields.pop("snapshots", None), fields.pop("agents", None)
     several = {name: fields.pop(name, None) for name in ("weights", "preferences")}

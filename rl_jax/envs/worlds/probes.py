@@ -345,7 +345,19 @@ def denoise(
 
 
 def unmask(
-    *, letters: int = 4, length: int = 5, steps: int = 6, tau: float = 0.5, alpha: float = 0.02, through: int = 0
+    *,
+    letters: int = 4,
+    length: int = 5,
+    steps: int = 6,
+    tau: float = 0.5,
+    alpha: float = 0.02,
+    through: int = 0,
+    reward: str = "true",
+    samples: int = 1000,
+    noise: float = 0.3,
+    ridge: float = 1.0,
+    seed: int = 0,
 ) -> Environment:
     """envs.worlds.unmasking.environment, with the same arguments."""
-    return strings.environment(letters=letters, length=length, steps=steps, tau=tau, alpha=alpha, through=through)
+    chain = dict(letters=letters, length=length, steps=steps, tau=tau, alpha=alpha, through=through)
+    return strings.environment(reward=reward, samples=samples, noise=noise, ridge=ridge, seed=seed, **chain)
