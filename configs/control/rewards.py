@@ -4,12 +4,12 @@
     python -m experiments.control.ppo --config=configs/control/rewards.py:machine --config.num_seeds=4
     python -m experiments.control.ppo --config=configs/control/rewards.py:terms --config.algorithm.relabel.keep=1.0
 
-Arguments: `terms` (a weighted sum of named terms; the default), `signs`, `residuals`, `similarity`, `potential`,
-`machine`, `formula`, `constraint`; exploring `rnd`, `rdd`, `hindsight`, `byol_hindsight`, `counts`, `contrast`,
-`annotator`, `ranking`, `novelty`, `taxons`, `serene`; spread over an episode `revibranch`; learned from how the policy
-behaves that they train, `barfi`, `barfi_helpful`, `parl`; imitation of an `expert` run's
-episodes.jsonl (algorithm.relabel.demos), `gail`, `airl`, `liayn`, `likelihood`, `ads`, `rapl`, `stages`; auxiliary
-losses `taco`, `temporal`, `clam`, `views`, `robust_views`, `anchored_views`, `reward_and_state`; starts from
+Arguments: `terms` (a weighted sum of named terms; the default), `heron` (ranked terms) and `heron_sum`, `signs`,
+`residuals`, `similarity`, `potential`, `machine`, `formula`, `constraint`; exploring `rnd`, `rdd`, `hindsight`,
+`byol_hindsight`, `counts`, `contrast`, `annotator`, `ranking`, `novelty`, `taxons`, `serene`; spread over an episode
+`revibranch`; learned from how the policy behaves that they train, `barfi`, `barfi_helpful`, `parl`; imitation of an
+`expert` run's episodes.jsonl (algorithm.relabel.demos), `gail`, `airl`, `liayn`, `likelihood`, `ads`, `rapl`, `stages`;
+auxiliary losses `taco`, `temporal`, `clam`, `views`, `robust_views`, `anchored_views`, `reward_and_state`; starts from
 `snapshots` of a teacher; `smoke` (seconds, for CI). docs/pages/control_rewards.md says what each of them is, and
 rl_jax.control.relabelling has the equations. Episode metrics and evaluations report the environment's own reward.
 """
@@ -39,6 +39,9 @@ _ERRANDS = _PROBE | dict(env=dict(name="probes/errands", length=7, shown=True))
 _CORRIDOR = _PROBE | dict(env=dict(name="probes/corridor", length=24))
 # Height and speed to the right: what a person would write first for the mountain car.
 _CAR_TERMS = dict(height=dict(fn="progress", index=0), speed=dict(fn="residual", index=1, target=0.07))
+
+# HERON's ranking for the car: the goal, then speed, of either direction.
+_CAR_RANKS = dict(goal=dict(fn="ended"), speed=dict(fn="residual", index=1))  # -v^2 / 2
 
 _PENDULUM = dict(
     env=dict(name="gymnax/Pendulum-v1"),
@@ -104,6 +107,15 @@ _HALF = dict(fn="place")  # the annotator's score: how far right; above a half i
 
 PLACES = {
     "terms": (_CAR, dict(fn="by_terms", terms_of=_CAR_TERMS, weights=dict(height=10.0, speed=1.0), keep=0.0)),
+    # arXiv 2309.02632 (HERON): ranked terms, no weights; `heron_sum` is a weighted sum of the same terms.
+    "heron": (
+        _CAR,
+        dict(fn="by_hierarchy", terms_of=_CAR_RANKS, levels=("goal", "speed"), signs=(1, -1), factor=1.0),
+    ),
+    "heron_sum": (
+        _CAR,
+        dict(fn="by_terms", terms_of=_CAR_RANKS, weights=dict(goal=1.0, speed=-1000.0), keep=0.0),
+    ),
     # arXiv 2312.09238: the sign of what succeeded and of what came nearer.
     "signs": (
         _CORRIDOR,

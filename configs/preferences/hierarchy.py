@@ -4,9 +4,9 @@
 
 Signals, the most important first: is the whole answer right, how much of it stands before the first mistake, is it
 short. Your own: --config.data.path=RANKINGS.jsonl --config.data.levels=first,second. The paper's reward of code
-generation, whose levels have weights, is not here; its policies on MountainCar and robots are not either: the model is
-a judge of experiments.ppo, as any reward model (docs/pages/judges.md). Arguments: `flat` (the control: the first signal
-alone), `smoke`.
+generation, whose levels have weights, is not here. The model is a judge of experiments.ppo, as any reward model
+(docs/pages/judges.md); a policy on MountainCar is configs/control/rewards.py:heron. Arguments: `flat` (the control: the
+first signal alone), `smoke`.
 
     python -m experiments.reward_model --config=configs/preferences/hierarchy.py --workdir=runs/hierarchy
 """

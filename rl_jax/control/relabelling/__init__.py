@@ -7,6 +7,7 @@ named by its import path, "my_rewards:by_mine", with the same keywords.
 
 from rl_jax.control.relabelling.aligned import by_aligned_transport
 from rl_jax.control.relabelling.annotated import by_annotator
+from rl_jax.control.relabelling.hierarchy import by_hierarchy
 from rl_jax.control.relabelling.hindsight import by_bootstrap, by_hindsight
 from rl_jax.control.relabelling.imitation import by_discriminator
 from rl_jax.control.relabelling.likelihood import by_likelihood
@@ -23,6 +24,7 @@ __all__ = [
     "by_discriminator",
     "by_distillation",
     "by_elliptical",
+    "by_hierarchy",
     "by_hindsight",
     "by_importance",
     "by_lagrange",
