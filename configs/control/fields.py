@@ -19,7 +19,8 @@ CONTROL = {
     "env.wind": "probes/pointmass: deviation of the wind's change per step.",
     "env.agents": "Several agents: as rows of a batch, or as one (rl_jax.envs.agents). central: the critic sees all.",
     "env.shaping": "agents/kitchen: weight of Overcooked's shaped rewards.",
-    "env.also": "Further evaluations of control.ppo: {NAME: fields of env} gives the metric eval/NAME.",
+    "env.also.held_out.reward": "env.reward in a further evaluation of control.ppo, eval/held_out. Any name and fields "
+    "of env may be in env.also.",
     "env.judged.shaping": "env.shaping in evaluations and recordings.",
     "env.fresh_starts": "Initial states sampled per step, for large states. Unset: one per step and environment.",
     "sample.num_envs": "Parallel environments per run.",
