@@ -18,6 +18,7 @@ def get_ablation() -> ConfigDict:
             scaled_down="weights of three terms by random search in place of code by a language model; Pendulum",
             study="searched_rewards",
             settings=dict(
+                arms=dict(hand="written", found="searched"),
                 config="rewards:residuals",
                 fields=dict(train=dict(total_steps=40_000)),
                 generations=3,

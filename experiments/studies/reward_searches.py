@@ -17,6 +17,7 @@ TUNING_SEEDS, TEST_SEEDS = 10_000, 1_000_000  # the first ones; a search's own b
 def searched_rewards(
     seeds: Sequence[int],
     *,
+    arms: Mapping[str, str],
     config: str,
     fields: Mapping[str, Any],
     generations: int,
@@ -27,11 +28,12 @@ def searched_rewards(
     """One search of `experiments.tools.reward_search` per seed; a generation of all of them is one program.
 
     Both arms train as long and are measured on the same unseen seeds; the search's tuning is not counted. Metrics:
-    score, the mean of eval/return over a search's unseen seeds at the end; best, what the tuning ended with (of the arm
-    `hand`, the hand-written candidate's in the first generation).
+    score, the mean of eval/return over a search's unseen seeds at the end; best, what the tuning ended with (of
+    "written", the hand-written candidate's in the first generation).
 
     Args:
       seeds: of the searches' proposals.
+      arms: name -> "written", the hand-written reward, or "searched", the search's choice.
       config: "MODULE:ARGUMENT" of configs.control, with the relabelling by_terms.
       fields: set in it.
       generations: of a search.
@@ -62,17 +64,19 @@ def searched_rewards(
         for had, new in zip(rows, train(proposals, TUNING_SEEDS, tuning), strict=True):
             had += new
         trace.append([max(map(reward_search.score_of, had)) for had in rows])
-    pairs = [(hand, reward_search.chosen(options, had)) for options, had in zip(asked, rows, strict=True)]
-    tested = train(pairs, TEST_SEEDS, unseen)
-    first = [had[0]["score"] for had in rows]
-    best = {"hand": first, "found": trace[-1]}
+    chosen = [
+        {"written": hand, "searched": reward_search.chosen(options, had)}
+        for options, had in zip(asked, rows, strict=True)
+    ]
+    tested = train([[one[kind] for kind in arms.values()] for one in chosen], TEST_SEEDS, unseen)
+    best = {"written": [had[0]["score"] for had in rows], "searched": trace[-1]}
     values = {
-        arm: {"score": np.array([pair[i]["score"] for pair in tested]), "best": np.array(best[arm])}
-        for i, arm in enumerate(("hand", "found"))
+        arm: {"score": np.array([found[i]["score"] for found in tested]), "best": np.array(best[kind])}
+        for i, (arm, kind) in enumerate(arms.items())
     }
     trained = candidates * tuning * generations
     return Outcome(
         values,
-        {"tuning score": {"found": curve(range(1, generations + 1), np.array(trace).T)}},
+        {"tuning score": {"searched": curve(range(1, generations + 1), np.array(trace).T)}},
         f"A search has trained {trained} policies before its test; the hand-written reward's score is without any",
     )

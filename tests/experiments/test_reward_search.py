@@ -105,7 +105,7 @@ def test_the_study_tests_each_search_on_seeds_of_its_own(monkeypatch):
         return [{"weights": w, "score": s} for w, s in zip(candidates, scores, strict=True)]
 
     monkeypatch.setattr(reward_search, "trained", trained)
-    sizes = dict(generations=2, candidates=4, tuning=2, unseen=3)
+    sizes = dict(arms=dict(hand="written", found="searched"), generations=2, candidates=4, tuning=2, unseen=3)
     found = studies.searched_rewards((0, 5), config="rewards:residuals,smoke", fields={}, **sizes)
     tuned, again, tested = seen
     assert tuned == again == [(10_000, 10_001)] * 4 + [(10_010, 10_011)] * 4
@@ -113,4 +113,4 @@ def test_the_study_tests_each_search_on_seeds_of_its_own(monkeypatch):
     hand, best = found.values["hand"], found.values["found"]
     assert list(hand["score"]) == list(hand["best"]) == pytest.approx([-2.0, -2.0])
     assert (best["score"] > hand["score"]).all() and (best["score"] == best["best"]).all()
-    assert [step for step, _ in found.curves["tuning score"]["found"]] == [1, 2]
+    assert [step for step, _ in found.curves["tuning score"]["searched"]] == [1, 2]

@@ -7,7 +7,7 @@
 
 What the annotator ignores, phi may ignore: distractors in the observation no longer cost anything.
 Source: arXiv 2412.04835, 2310.07932; the plan, the distance and the triplets are those of its authors' training script
-(triplets of positive, neutral and negative; losses 1 - P and (1 / 2 - P)^2 there, the paper's likelihood here).
+(triplets of positive, neutral and negative; losses 1 - P and 1 / 2 - P there, the paper's likelihood here).
 """
 
 from collections.abc import Callable
