@@ -119,7 +119,7 @@ def test_the_command_prints_a_row_per_search(capsys, monkeypatch):
 
 @pytest.mark.slow
 def test_novelty_and_serene_find_a_reward_that_evolution_does_not():
-    """Behind a wall: with the same episodes SERENE is paid with 8 of 12 other seeds, evolution towards rewards with none."""
+    """Behind a wall: with the same episodes SERENE is paid with 8 of 12 seeds, evolution with none."""
     evaluate, size = serene.make_evaluate(maze.environment())
     best = {}
     for name in ("evolution", "serene"):
