@@ -1,13 +1,12 @@
 """The reward of a search beside the hand-written one, on seeds that the search has not seen."""
 
 import argparse
-import importlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from experiments.parts import control_setup
+from experiments.studies import worlds
 from experiments.studies.base import Outcome, curve
 from experiments.tools import reward_search
 
@@ -41,12 +40,8 @@ def searched_rewards(
       tuning: seeds on which a candidate is trained, the search's own.
       unseen: seeds of the test, the search's own.
     """
-    place, _, argument = config.partition(":")
-    whole = importlib.import_module(f"configs.control.{place}").get_config(argument)
-    with whole.unlocked():
-        whole.update(fields)
-    whole.log_every = whole.checkpoint.every = 1
-    whole.log_every = whole.checkpoint.every = control_setup.num_updates(whole)
+    whole, updates = worlds.loaded(config, fields)
+    whole.log_every = whole.checkpoint.every = updates
     hand = {name: float(weight) for name, weight in sorted(whole.algorithm.relabel.weights.items())}
     asked = [argparse.Namespace(proposals="random", candidates=candidates, seed=seed) for seed in seeds]
     rows = [[] for _ in seeds]

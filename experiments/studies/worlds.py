@@ -2,6 +2,7 @@
 
 import importlib
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -14,6 +15,16 @@ MAKERS = {
     "control.offline": offline_runs.make_offline_run,
     "control.replay": replay_runs.make_replay_run,
 }
+
+
+def loaded(config: str, fields: Mapping[str, Any]):
+    """(a config "MODULE:ARGUMENT" of configs.control with fields set, its number of updates)."""
+    place, _, argument = config.partition(":")
+    found = importlib.import_module(f"configs.control.{place}").get_config(argument)
+    with found.unlocked():
+        found.update(fields)
+    found.log_every = found.checkpoint.every = 1
+    return found, control_setup.num_updates(found)
 
 
 def trained_in_worlds(
@@ -35,12 +46,7 @@ def trained_in_worlds(
     """
     values, curves = {}, {name: {} for name in metrics}
     for arm, spec in arms.items():
-        place, _, argument = spec["config"].partition(":")
-        config = importlib.import_module(f"configs.control.{place}").get_config(argument)
-        with config.unlocked():
-            config.update(spec.get("fields", {}))
-        config.log_every = config.checkpoint.every = 1
-        updates = control_setup.num_updates(config)
+        config, updates = loaded(spec["config"], spec.get("fields", {}))
         if updates % points:
             raise ValueError(f"{arm}: {updates} updates do not divide into {points} points")
         config.update(log_every=updates // points, group=len(seeds), runs=tuple((seed, ()) for seed in seeds))

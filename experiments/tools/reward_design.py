@@ -124,7 +124,7 @@ def teach(table: tabular.Table, teacher: str, seeds: int, lesson: Lesson, rounds
     probs, rewards, start, _ = table
     expert = reward_design.Teacher(rewards, probs, start, discount=lesson.discount, largest=lesson.largest)
     best = np.eye(rewards.shape[1])[expert.target.policy]
-    values = reward_design.policy_values(rewards, probs, best, discount=lesson.discount).max(axis=1)
+    values = reward_design.action_values(rewards, probs, best, discount=lesson.discount).max(axis=1)
     if teacher == "explore":
         state, states = students.blank_shaping(*rewards.shape), ()
     else:

@@ -20,6 +20,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy import optimize
 
+from rl_jax.stats import starc
+
 HORIZONS = (1, 4, 8, 16, 32)
 SLACK = 1e-5  # of delta, as in the published code: the given rewards stay feasible for a solver with a tolerance
 TIE = 1e-6  # actions whose values differ by less, over the largest |Q|, are alike; tables are float32
@@ -51,10 +53,10 @@ class Design(NamedTuple):
     states: tuple[int, ...]
 
 
-def policy_values(
+def action_values(
     rewards: np.ndarray, transition_probs: np.ndarray, policy: np.ndarray, *, discount: float
 ) -> np.ndarray:
-    """Q^pi(s, a), float64 [S, A], by its linear equation.
+    """Q^pi(s, a), float64 [S, A], by the linear equation of V.
 
     Args:
       rewards: float [S, A].
@@ -63,15 +65,13 @@ def policy_values(
       discount: gamma, below 1.
     """
     probs, rewards = np.asarray(transition_probs, np.float64), np.asarray(rewards, np.float64)
-    moves = np.einsum("sat,sa->st", probs, policy)
-    values = np.linalg.solve(np.eye(len(moves)) - discount * moves, np.sum(policy * rewards, axis=1))
-    return rewards + discount * probs @ values
+    return rewards + discount * probs @ starc.policy_values(rewards, probs, policy, discount=discount)
 
 
 def occupancy(
     transition_probs: np.ndarray, start_probs: np.ndarray, policy: np.ndarray, *, discount: float
 ) -> np.ndarray:
-    """mu(s) = sum_t gamma^t P(s_t = s), scaled to a sum of 1, float64 [S]. Arguments as for `policy_values`."""
+    """mu(s) = sum_t gamma^t P(s_t = s), scaled to a sum of 1, float64 [S]. Arguments as for `action_values`."""
     moves = np.einsum("sat,sa->st", np.asarray(transition_probs, np.float64), policy)
     visits = np.linalg.solve(np.eye(len(moves)) - discount * moves.T, np.asarray(start_probs, np.float64))
     return visits / np.sum(visits)
@@ -100,7 +100,7 @@ def target_of(rewards: np.ndarray, transition_probs: np.ndarray, start_probs: np
     states, actions = shape
     policy, places = np.zeros(states, int), np.arange(states)
     while True:
-        q = policy_values(rewards, transition_probs, np.eye(actions)[policy], discount=discount)
+        q = action_values(rewards, transition_probs, np.eye(actions)[policy], discount=discount)
         tie = TIE * max(np.abs(q).max(), 1e-12)
         better = q.max(axis=1) > q[places, policy] + tie
         if not better.any():

@@ -19,6 +19,9 @@ import chex
 import jax
 import jax.numpy as jnp
 
+from rl_jax.advantages.recursion import backward_sums
+from rl_jax.control import vector
+
 
 class Tables(NamedTuple):
     """A finite MDP. rewards float32 [S, A]; transition_probs float32 [S, A, S]; start_probs float32 [S]."""
@@ -98,14 +101,8 @@ def returns_of(rewards: chex.Array, mask: chex.Array, *, discount: float) -> che
     """
     chex.assert_equal_shape([rewards, mask])
     chex.assert_type(mask, bool)
-
-    def step(later: chex.Array, now: chex.Array):
-        later = now + discount * later
-        return later, later
-
     paid = jnp.where(mask, rewards, 0.0)
-    _, sums = jax.lax.scan(step, jnp.zeros(len(paid)), paid.T, reverse=True)
-    return jnp.where(mask, sums.T, 0.0)
+    return jnp.where(mask, backward_sums(paid, jnp.full_like(paid, discount)), 0.0)
 
 
 def scores(logits: chex.Array, episodes: Episodes, weights: chex.Array) -> chex.Array:
@@ -140,10 +137,8 @@ def reinforce(
 
 def start_value(logits: chex.Array, tables: Tables, *, discount: float) -> chex.Array:
     """J = sum_s mu_0(s) V^pi(s) of softmax(logits), exactly, float32 []."""
-    policy = jax.nn.softmax(logits, axis=-1)
-    moves = jnp.einsum("sat,sa->st", tables.transition_probs, policy)
-    values = jnp.linalg.solve(jnp.eye(len(moves)) - discount * moves, jnp.sum(policy * tables.rewards, axis=1))
-    return tables.start_probs @ values
+    probs, start = tables.transition_probs, tables.start_probs
+    return vector.returns(logits, tables.rewards[..., None], probs, start, discount=discount)[0]
 
 
 def table_teacher() -> TabularTeacher:
