@@ -115,7 +115,7 @@ def make_setup(work: dict) -> Setup:
     longest = max(map(max, work["lengths"]))
     config.rollout.update(completion_length=longest, prompt_buckets=(work["prompt_length"],))
     config.rollout.engine.update(name="continuous", slots=len(work["lengths"][0]))
-    config.packing.update(mode="shared_prefix", min_rows=4)  # so that ragged steps have one shape
+    config.packing.update(mode="shared_prefix", min_rows=3)  # so that ragged steps have one shape
     config.sample.update(prompts_per_step=len(work["prompts"][0]), group_size=work["group_size"])
     config.algorithm.update(kl_coef=work["beta"])
     config.train.update(max_grad_norm=1e9)

@@ -67,7 +67,7 @@ class RolloutPacker:
 
     def __init__(self, setup: Setup):
         self._packing = Packing(setup)
-        self._more_columns = (setup.config.sample.group_size - 1) * setup.config.rollout.completion_length
+        self._completion, self._group_size = setup.config.rollout.completion_length, setup.config.sample.group_size
         self._micro_batches = setup.config.train.micro_batches
         self._score_micro_batches = setup.config.score.get("micro_batches", 1)
 
@@ -101,10 +101,9 @@ class RolloutPacker:
         return _with_rows(jax.tree.map(lambda x: x[order], _with_rows(batch, None)), packed)
 
     def _row_length(self, batch: TokenBatch) -> int:
-        """A row holds a whole group if that is a little shorter than two padded rows."""
-        width = batch.tokens.shape[1]
-        group = width + self._more_columns
-        return group if self._packing.share_prefix and 1.5 * width < group < 2 * width else 0
+        if not self._packing.share_prefix:
+            return 0
+        return packing.shared_row_length(batch.tokens.shape[1] - self._completion, self._completion, self._group_size)
 
     def metrics(self, batch) -> dict[str, float]:
         """packing/occupancy: fraction of the forward's columns that hold a token; {} if rows are padded."""

@@ -54,6 +54,7 @@ class Planned(NamedTuple):
 def model_config(config, **changes) -> TransformerConfig:
     """The TransformerConfig of a run, from its folder's config.json or from its fields and its task's vocabulary."""
     policies = {name: config.model[name] for name in POLICIES}
+    changes = {"unroll": 1} | changes  # as on the chips, whatever compiles the plan
     if config.model.path:
         folder = hub.local_folder(config.model.path, weights=False)
         return dataclasses.replace(loading.read_config(folder), **policies | changes)

@@ -44,6 +44,27 @@ def round_up(rows: int) -> int:
     return max(1, -(-rows // step) * step)
 
 
+def shared_row_length(prompt: int, completion: int, group_size: int) -> int:
+    """T for rows that share prompts: the cheapest for groups whose tokens are all there.
+
+    A row holds a prompt with k of its G completions, or m whole groups. Of such rows, from 1.5 to 3 (P + C) long, the
+    one with the least n T (1 + T / (8 (P + C))): n rows of T columns, and attention that grows with the row. Shorter
+    rows would leave completions that end early no partner, longer ones cost attention.
+
+    Args:
+      prompt: P, columns.
+      completion: C, columns.
+      group_size: G, completions of a prompt.
+    """
+    chex.assert_scalar_positive(group_size)
+    width, group = prompt + completion, prompt + group_size * completion
+    # Columns per group, by the length of a row.
+    columns = {prompt + k * completion: -(-group_size // k) * (prompt + k * completion) for k in range(1, group_size)}
+    columns |= {m * group: group for m in range(1, 3 * width // group + 1)}
+    fits = [length for length in columns if 1.5 * width <= length <= 3 * width]
+    return min(fits, key=lambda length: columns[length] * (1 + length / (8 * width)))
+
+
 def arrange(
     batch: TokenBatch, mask: np.ndarray, *, share_prefix: bool, num_parts: int = 1, num_micro_batches: int = 1
 ) -> np.ndarray:

@@ -14,7 +14,8 @@ import pytest
 from rl_jax.core.types import TokenBatch
 from rl_jax.models.transformer.attention import attention_mask, layer_kinds, rope_frequencies, rotation
 from rl_jax.models.transformer.blocks import Block, RMSNorm
-from rl_jax.models.transformer.model import TransformerConfig, make_transformer
+from rl_jax.models.transformer.config import UNROLLED_LAYERS
+from rl_jax.models.transformer.model import TransformerConfig, _layers_per_turn, make_transformer
 from tests.tiny import CONFIG, max_difference, random_params, token_batch
 
 
@@ -196,6 +197,38 @@ def test_the_scan_equals_a_loop_over_the_layers():
         )
     x = RMSNorm(CONFIG.norm_eps, "float32").apply({"params": params["final_norm"]}, x)
     np.testing.assert_allclose(make_transformer(CONFIG).apply(params, batch), x, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "fields",
+    [
+        dict(),
+        dict(windows=(3, 0, 2), local_rope_theta=100.0),
+        dict(num_experts=4, experts_per_token=2, remat="full"),
+    ],
+    ids=["alike", "windows", "experts"],
+)
+def test_unrolled_layers_equal_a_loop_over_them(fields):
+    """Three layers: all in one turn, and two in a turn with one behind it, against one a turn."""
+    config = dataclasses.replace(CONFIG, num_layers=3, **fields)
+    params, batch = make_transformer(config).init(jax.random.key(0)), token_batch([8, 5], 8)
+    turns = [_step(dataclasses.replace(config, unroll=count), params, batch) for count in (1, 2, 3)]
+    for logits, gradient in turns[1:]:
+        real = np.asarray(batch.segment_ids) > 0
+        np.testing.assert_allclose(logits[real], turns[0][0][real], atol=1e-5)
+        assert max_difference(gradient, turns[0][1]) < 1e-5
+
+
+def test_a_few_layers_are_unrolled_on_a_cpu(monkeypatch):
+    few, many = (dataclasses.replace(CONFIG, num_layers=UNROLLED_LAYERS + more) for more in (0, 1))
+    assert [_layers_per_turn(config) for config in (few, many)] == [UNROLLED_LAYERS, 1]
+    assert _layers_per_turn(dataclasses.replace(few, remat="dots")) == 1, "a loop keeps what is recomputed apart"
+    assert _layers_per_turn(dataclasses.replace(many, unroll=3)) == 3
+    monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
+    assert _layers_per_turn(few) == 1
+    with pytest.raises(ValueError, match="unroll=3 is not in 0..num_layers=2"):
+        dataclasses.replace(CONFIG, unroll=3)
 
 
 @pytest.mark.slow

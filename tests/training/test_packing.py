@@ -14,7 +14,7 @@ from rl_jax.core.types import PolicyBatch, TokenBatch
 from rl_jax.models.transformer.attention import attention_mask
 from rl_jax.models.transformer.model import make_transformer
 from rl_jax.training import packing, sharding
-from rl_jax.training.packing import arrange, occupancy, pack, round_up
+from rl_jax.training.packing import arrange, occupancy, pack, round_up, shared_row_length
 from rl_jax.training.rooms import Rooms
 from rl_jax.training.scoring import make_score
 from rl_jax.training.step import init_state, make_train_step
@@ -62,6 +62,37 @@ def test_sizes_have_four_steps_to_a_doubling():
     assert sizes == [*range(1, 9), 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160]
     assert round_up(0) == 1
     assert all(rows <= round_up(rows) < 1.26 * rows for rows in range(1, 1000) if rows > 1)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "completion", "group_size", "expected"),
+    [
+        (64, 64, 8, 320),  # four completions: 2 x 320 columns a group; of three 3 x 256, of all eight too long a row
+        (512, 64, 8, 1024),  # all eight
+        (8, 4, 3, 20),
+        (64, 1024, 6, 2112),  # two completions; of three 1 % fewer columns, half as many keys again
+        (8, 4, 1, 24),  # two rows as they are
+        (1, 40, 2, 81),
+        (512, 3072, 16, 6656),
+    ],
+)
+def test_rows_that_share_prompts_cost_the_least(prompt, completion, group_size, expected):
+    """Of all lengths in the bounds, by what first-fit needs for many groups whose tokens are all there."""
+    width = prompt + completion
+    groups = [packing._Group((0, range(prompt)), [(0, range(completion))] * group_size) for _ in range(12)]
+
+    def cost(length):
+        return len(packing._first_fit(groups, length)) * length * (1 + length / (8 * width))
+
+    assert shared_row_length(prompt, completion, group_size) == expected
+    assert expected == min(range(-(-3 * width // 2), 3 * width + 1), key=cost)
+
+
+def test_rows_that_share_prompts_have_room_for_a_second_group_where_one_is_short():
+    """One of 19 columns would leave short completions alone; a padded row has 13."""
+    assert shared_row_length(7, 6, 2) == 38
+    with pytest.raises(AssertionError):
+        shared_row_length(7, 6, 0)
 
 
 def what_each_token_sees(batch: TokenBatch) -> list[list[tuple[int, int]]]:

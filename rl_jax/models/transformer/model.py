@@ -1,10 +1,10 @@
 """A decoder-only transformer as pure functions over params; `config.py` selects the model, `blocks.py` is a layer.
 
 A block is a Flax Linen module; the stack is ours. The layers' params are stacked on a leading axis L, a full forward
-scans over them (one compiled block for any depth), and decoding unrolls them so that the KV cache is updated in place.
-What differs between layers (window, rotary frequencies) is computed once per kind of layer, and each layer of the scan
-selects its own. Caches are arguments and results. The head is separate from the body: `apply` returns hidden states,
-and the caller chooses the positions whose logits it needs.
+scans over them (one compiled block for any depth; a few layers on a CPU are unrolled), and decoding unrolls them so
+that the KV cache is updated in place. What differs between layers (window, rotary frequencies) is computed once per
+kind of layer, and each layer of the scan selects its own. Caches are arguments and results. The head is separate from
+the body: `apply` returns hidden states, and the caller chooses the positions whose logits it needs.
 """
 
 import functools
@@ -22,7 +22,7 @@ from rl_jax.core.types import Model, Params, TokenBatch
 from rl_jax.models import quantization
 from rl_jax.models.transformer.attention import layer_kinds, rotation
 from rl_jax.models.transformer.blocks import Block, make_norm
-from rl_jax.models.transformer.config import LAYER_INPUT, REMAT_POLICIES, TransformerConfig
+from rl_jax.models.transformer.config import LAYER_INPUT, REMAT_POLICIES, UNROLLED_LAYERS, TransformerConfig
 from rl_jax.models.transformer.decoding import as_cache, make_decode, routes_of, unstack
 from rl_jax.models.transformer.kinds import make_attention
 from rl_jax.models.transformer.moe import RouterStats, router_stats
@@ -68,6 +68,12 @@ def _embed(config: TransformerConfig, params: Params, tokens: chex.Array, positi
     if config.learned_positions:
         x = x + jnp.take(params["position_embed"]["embedding"].astype(dtype), positions, axis=0, mode="fill")
     return x
+
+
+def _layers_per_turn(config: TransformerConfig) -> int:
+    """TransformerConfig.unroll, chosen where it is 0."""
+    few = config.num_layers <= UNROLLED_LAYERS and config.remat == "none" and jax.default_backend() == "cpu"
+    return config.unroll or (config.num_layers if few else 1)
 
 
 def _forward(
@@ -121,12 +127,13 @@ def _forward(
         x, kept, routing = block.apply({"params": layer_params}, x, angles, full_attention, layer_chosen)
         return x, keep(kept, routing)
 
-    if config.remat != "none":
-        layer = jax.checkpoint(layer, policy=REMAT_POLICIES[config.remat], prevent_cse=False)
+    unroll = _layers_per_turn(config)
+    if config.remat != "none":  # between turns of a loop nothing is common that XLA could find
+        layer = jax.checkpoint(layer, policy=REMAT_POLICIES[config.remat], prevent_cse=unroll > 1)
     # Only here: a decode step is cheaper if its few tokens are not split and the products with the weights are.
     x = constrain(_embed(config, params, batch.tokens, batch.positions), "looked_up_rows", "tokens", "embed")
     x = constrain(x, "rows", "tokens", None)
-    x, kept = jax.lax.scan(layer, x, (params["layers"], per_layer, chosen))
+    x, kept = jax.lax.scan(layer, x, (params["layers"], per_layer, chosen), unroll=unroll)
     return make_norm(config).apply({"params": params["final_norm"]}, x), kept
 
 
