@@ -134,7 +134,7 @@ MODEL = {
     "score.micro_batches": "Parts in which a step's rows are scored, one after the other; as train.micro_batches.",
     "packing.mode": "Layout of the rows: padded, packed or shared_prefix. packed: several sequences per row; "
     "shared_prefix: each prompt once, its completions attend to it.",
-    "packing.row_length": "Tokens per packed row. 0: two padded rows; shared_prefix: what groups of full length need least of.",
+    "packing.row_length": "Tokens per packed row. 0: two padded rows; shared_prefix: the cheapest for full groups.",
     "packing.min_rows": "Minimum of packed rows per micro-batch and device. More than needed keeps the shape constant, "
     "which saves compilations.",
     "reward.function": 'Your own reward, "module:function", instead of the task\'s. "": the task\'s.',
