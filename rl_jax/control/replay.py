@@ -151,24 +151,34 @@ def draw(
         largest = jnp.max(weights)
         weights = weights / (largest if axis_name is None else jax.lax.pmax(largest, axis_name))
     places = jnp.stack([env, slot], axis=1).astype(jnp.int32)
+    first = _read(replay.rows, written, env, slot)
     if steps == 1:
-        found = _paid(jax.tree.map(lambda x: x[env, slot], replay.rows), pay)
+        found = _paid(first, pay)
         discounts = jnp.where(found.terminated, 0.0, discount)
         return ReplayBatch(found, discounts, weights, places)
     window = (slot[:, None] + jnp.arange(steps)[None, :]) % slots
-    of = _paid(jax.tree.map(lambda x: x[env[:, None], window], replay.rows), pay)
+    of = _paid(_read(replay.rows, written, env[:, None], window), pay)
     total, discounts, last = sum_steps(of.rewards, of.terminated, of.truncated, discount)
-    end = (slot + last) % slots
-    rows = replay.rows
-    found = Transitions(
-        observations=rows.observations[env, slot],
-        actions=rows.actions[env, slot],
-        rewards=total,
-        next_observations=rows.next_observations[env, end],
-        terminated=rows.terminated[env, end],
-        truncated=rows.truncated[env, end],
-    )
+    end = _read(replay.rows, written, env, (slot + last) % slots)
+    found = end._replace(observations=first.observations, actions=first.actions, rewards=total)
     return ReplayBatch(found, discounts, weights, places)
+
+
+def _read(rows: Transitions, written: chex.Array, env: chex.Array, slot: chex.Array) -> Transitions:
+    """The rows of these environments and slots, two int32 arrays that broadcast; zeros of a replay without any.
+
+    On a CPU they are read in a branch: XLA would fuse a plain read with the write before it, and then write into a
+    copy of the whole replay, at each update.
+    """
+
+    def read(rows: Transitions) -> Transitions:
+        return jax.tree.map(lambda x: x[env, slot], rows)
+
+    if jax.default_backend() != "cpu":
+        return read(rows)
+    shapes = jax.eval_shape(read, rows)
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+    return jax.lax.cond(written > 0, read, lambda rows: zeros, rows)
 
 
 def _paid(rows: Transitions, pay: Callable | None) -> Transitions:

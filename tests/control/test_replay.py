@@ -79,6 +79,14 @@ def test_draws_are_of_the_list_and_all_of_it(count, n):
     assert (batch.weights == 1).all() and ring.priorities == ()
 
 
+def test_nothing_can_be_read_from_a_replay_without_rows():
+    """The branch that keeps the read apart from the write is of zeros."""
+    ring = replay.empty(rows_of(0), R, replay.UNIFORM)
+    filled_with = ring._replace(rows=jax.tree.map(jnp.ones_like, ring.rows))
+    steps = drawn(filled_with, jnp.int32(0), jax.random.key(0), 4).steps
+    assert all(not np.asarray(x).any() for x in jax.tree.leaves(steps))
+
+
 def test_draws_follow_the_priorities_and_the_weights_take_the_bias_back():
     ring, written, kept = filled(5, BY_ERROR)
     assert (ring.priorities == 1).all()

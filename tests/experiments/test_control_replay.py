@@ -3,6 +3,7 @@
 import functools
 import json
 import pathlib
+import re
 
 import jax
 import jax.numpy as jnp
@@ -59,6 +60,17 @@ def test_every_method_builds(method):
     assert set(params) == {"critic", "actor"} - ({"actor"} if method.actor_loss is None else set())
     assert settings.slots * env.num_envs == config.replay.capacity and float(settings.random_share(0)) in (0.0, 1.0)
     assert set(method.slow) <= set(params)
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="how XLA fuses on a CPU")
+def test_an_update_copies_no_replay():
+    """Fused with the write, a plain read of the rows made two copies of the whole replay in each update of ddpg."""
+    config = small("pendulum,ddpg,smoke", replay__capacity=4096, eval__num_episodes=0)
+    init, advance, _ = replay_runs.make_replay_run(config)
+    state = jax.eval_shape(lambda key: init(key, {}), jax.random.key(0))
+    program = jax.jit(lambda state: advance(state, {}, 4), donate_argnums=0)
+    text = program.lower(state).compile(compiler_options={"xla_cpu_multi_thread_eigen": False}).as_text()
+    assert "f32[1,4096,3]" in text and not re.findall(r"= \w+\[1,4096[\d,]*\]\S* copy\(", text)
 
 
 @pytest.mark.slow
