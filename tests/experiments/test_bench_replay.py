@@ -7,15 +7,30 @@ import pytest
 from experiments.bench import replay, turns
 
 
+@pytest.mark.parametrize("name", ["zoo", "defaults"])
 @pytest.mark.parametrize("method", ["sac", "dqn"])
-def test_every_side_does_the_same_work(method):
-    config = replay.make_config(method, steps=1024, hidden="8,8", batch_size=16)
+def test_every_side_does_the_same_work(method, name):
+    config = replay.make_config(method, steps=1024, work=name, hidden="8,8", batch_size=16)
     work = replay.work_of(config, method)
-    assert work["steps"] == config.train.total_steps == {"sac": 1020, "dqn": 1024}[method]  # ten equal parts, or four
+    parts = {("sac", "zoo"): 1020, ("sac", "defaults"): 1020, ("dqn", "zoo"): 1024, ("dqn", "defaults"): 1000}
+    assert work["steps"] == config.train.total_steps == parts[method, name]  # ten equal parts, or four
     assert work["hidden"] == [8, 8] and work["batch_size"] == 16
     # One copy per so many gradient steps, in the peers' unit.
     per_gradient_step = work["envs"] * work["every"] / work["gradient_steps"]
     assert work["target_every"] == config.algorithm.target_every * per_gradient_step
+
+
+def test_the_defaults_are_those_of_stable_baselines3():
+    """As its 2.9.2 has them in the signatures of SAC and DQN and in their MlpPolicy."""
+    both = {"envs": 1, "capacity": 1_000_000, "warmup": 100, "discount": 0.99, "gradient_steps": 1}
+    sac = {"every": 1, "batch_size": 256, "rate": 3e-4, "tau": 0.005, "hidden": [256, 256], "target_every": 1}
+    dqn = {"every": 4, "batch_size": 32, "rate": 1e-4, "tau": 1.0, "hidden": [64, 64], "target_every": 10_000}
+    explore = {"exploration": {"initial": 1.0, "final": 0.05, "fraction": 0.1}}
+    for method, wanted in (("sac", both | sac), ("dqn", both | dqn | explore)):
+        config = replay.make_config(method, steps=1000, work="defaults")
+        work = replay.work_of(config, method)
+        assert {name: work[name] for name in wanted} == wanted
+    assert config.train.max_grad_norm == 10  # Stable-Baselines3's default of DQN; sbx does not clip
 
 
 @pytest.mark.slow
