@@ -15,6 +15,8 @@ CONTROL = {
     "env.at_reset": 'What fills a stack before the first observation: "repeat" (of that one) or "zeros".',
     "env.judged.tau": "env.tau in evaluations and recordings. Any field of env may be in env.judged.",
     "env.judged.jump": "env.jump in evaluations and recordings.",
+    "env.num_goals": "metaworld: goals per task.",
+    "env.max_steps": "metaworld: steps of an episode, at most 500.",
     "env.delay": "probes/pointmass: steps until an action acts.",
     "env.wind": "probes/pointmass: deviation of the wind's change per step.",
     "env.agents": "Several agents: as rows of a batch, or as one (rl_jax.envs.agents). central: the critic sees all.",

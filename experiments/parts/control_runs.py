@@ -31,7 +31,7 @@ from rl_jax.core.binding import bind
 from rl_jax.core.masked import all_reduce, empty_like, merge
 from rl_jax.core.tracing import traced_once
 from rl_jax.models.agents.windows import followed
-from rl_jax.rollout.envs.steps import evaluate
+from rl_jax.rollout.envs.steps import play, success_rates
 from rl_jax.training import distributed
 from rl_jax.training.step import TrainState, unless_poisoned
 
@@ -177,12 +177,20 @@ def judge(
 
     Returns:
       eval/return and eval/length, float32 []; of several objectives their sum, and control_objectives.front_metrics; of
-      several agents their mean, and control_agents.agent_metrics.
+      several agents their mean, and control_agents.agent_metrics; of tasks also eval/success, the mean over them.
+
+    Raises:
+      ValueError: if the tasks do not have equally many episodes.
     """
     key = jax.random.fold_in(jax.random.fold_in(train.rng, 2**31 - 1), train.step)
     options = dict(max_steps=config.eval.max_steps, greedy=config.eval.greedy, memory=memory)
-    returns, lengths = evaluate(policy, distribution, env, key, **options)
+    returns, lengths, solved = play(policy, distribution, env, key, **options)
     further = front_metrics(config, returns) if env.objectives else agent_metrics(env, returns)
+    if env.tasks:
+        if env.num_envs % len(env.tasks):
+            raise ValueError(f"eval.num_episodes={env.num_envs} is no multiple of the {len(env.tasks)} tasks")
+        rates = success_rates(env.tasks, solved, jnp.ones_like(solved))
+        further |= {f"eval/{name}": rate.value() for name, rate in rates.items()}
     returns = jnp.sum(returns, axis=-1) if env.objectives else returns
     return {"eval/return": jnp.mean(returns), "eval/length": jnp.mean(lengths.astype(jnp.float32))} | further
 

@@ -33,7 +33,7 @@ from rl_jax.models.agents.distributions import categorical
 from rl_jax.rollout.envs.episode import record_episode
 
 CHOICES = ("dqn", "discrete_sac")  # methods of whole-number actions; the others take real ones
-BEFORE_SQUASH = ("sac", "sequence_sac")  # methods whose actions are stored before the squash
+BEFORE_SQUASH = ("sac", "task_sac", "sequence_sac")  # methods whose actions are stored before the squash
 
 
 class Built(NamedTuple):
@@ -106,7 +106,7 @@ def build(config, algorithm: dict[str, Any], env: envs.Vector) -> Built:
         else:
             law, parts = more(parts._replace(critic=critic), shape, bounds, layers, denoising)
             around = None
-    method = bind(algorithm["method"], replay_methods)(parts)
+    method = bind(algorithm["method"], replay_methods, tasks=_shown_tasks(env))(parts)
     uniform = exploration.uniform_actions(law, *bounds, stored_before_squash=name in BEFORE_SQUASH)
     law = exploration.exploring(law, uniform, around=around)
     watching = algorithm.get("intervention", {"fn": ""})
@@ -122,6 +122,12 @@ def build(config, algorithm: dict[str, Any], env: envs.Vector) -> Built:
         return stored(actions), flags
 
     return Built(method, exploration.intervened(law, len(space.low)), intervention)
+
+
+def _shown_tasks(env: envs.Vector) -> int:
+    """K of an environment whose observations end with the id of one of K tasks; 0 of others."""
+    count, (low, high) = len(env.tasks), env.observation_space
+    return count if count > 1 and np.all(low[..., -count:] == 0.0) and np.all(high[..., -count:] == 1.0) else 0
 
 
 # Environments whose actions one network reads: combinations of parts, or subtasks; the vectors of them.
@@ -146,7 +152,7 @@ def _actor_of_numbers(algorithm: dict[str, Any], shape: tuple[int, ...], bounds,
     noise, base = algorithm["noise"], algorithm.get("base", {"fn": ""})
     target = dict(std=noise["target"], clip=noise["target_clip"])
     if not base["fn"]:
-        if algorithm["method"]["fn"] == "sac":
+        if algorithm["method"]["fn"] in BEFORE_SQUASH:
             law = exploration.squashed(*bounds)
         else:
             law = exploration.noisy(*bounds, std=noise["acting"])

@@ -16,7 +16,7 @@ from rl_jax.envs.thoughts import thoughts
 
 
 class HostEnv(Protocol):
-    """One environment, without automatic reset."""
+    """One environment, without automatic reset. One with a task also has `solved`: bool, in this episode so far."""
 
     observation_space: Box
     action_space: Discrete | Box
@@ -76,21 +76,28 @@ def load_host_env(name: str, **keywords) -> HostEnv:
     """The environment of this name.
 
     Args:
-      name: "host/shuttle", "gymnasium/NAME", or "module:function" of one's own, which returns a HostEnv.
+      name: "host/shuttle", "gymnasium/NAME", "metaworld/TASK", or "module:function" of one's own, which returns a
+        HostEnv.
       **keywords: of the environment.
 
     Raises:
       ValueError: if the name or a keyword is unknown.
-      ImportError: if gymnasium is needed and not installed; the message says what to install.
+      ImportError: if a library is needed and not installed; the message says what to install.
     """
     library, _, rest = name.partition("/")
     if library == "gymnasium":
         from rl_jax.envs.adapters.from_gymnasium import make_single  # only where it is installed
 
         return make_single(rest, **keywords)
+    if library == "metaworld":
+        from rl_jax.envs.adapters.from_metaworld import make_task  # only where it is installed
+
+        return make_task(rest, **keywords)
     if library == "host" and rest in HOST_WORLDS:
         return bind({"fn": HOST_WORLDS[rest], **keywords}, protocol)()
     if ":" in name:
         return bind({"fn": name, **keywords}, protocol)()
-    known = ", ".join([f"host/{name}" for name in HOST_WORLDS] + ["gymnasium/NAME", "module:function"])
+    known = ", ".join(
+        [f"host/{name}" for name in HOST_WORLDS] + ["gymnasium/NAME", "metaworld/TASK", "module:function"]
+    )
     raise ValueError(f"env.name={name!r} is no environment that actors can step: it must be one of {known}")

@@ -62,12 +62,14 @@ class Step(NamedTuple):
       reward: float32 [...]; of several objectives float32 [..., K].
       terminated: bool [...]. The episode has ended; its value is 0 from here on.
       truncated: bool [...]. The episode was only cut off (a time limit); bootstrap with the value of `observation`.
+      solved: bool [...]. The episode has solved its task, in this step or before; None if there are no Vector.tasks.
     """
 
     observation: chex.Array
     reward: chex.Array
     terminated: chex.Array
     truncated: chex.Array
+    solved: chex.Array | None = None
 
     @property
     def done(self) -> chex.Array:
@@ -115,6 +117,7 @@ class Vector(NamedTuple):
       objectives: as an Environment's.
       agents: as an Environment's; envs.agents makes of it a Vector that the updaters take.
       noised: as an Environment's, for one sample.
+      tasks: names of K tasks, if the steps say whether they are solved; environment i has task i mod K. () is none.
     """
 
     reset: Callable
@@ -127,6 +130,7 @@ class Vector(NamedTuple):
     objectives: int = 0
     agents: Agents | None = None
     noised: Callable | None = None
+    tasks: tuple[str, ...] = ()
 
 
 def where(condition: chex.Array, yes: Any, no: Any) -> Any:

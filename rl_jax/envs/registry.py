@@ -10,7 +10,7 @@ from rl_jax.envs.worlds import objectives, probes, teams
 # Each is rl_jax.envs.adapters.from_NAME, which imports the library. Its environments are pure functions, or live on
 # the host.
 PURE = ("gymnax", "brax", "playground", "jumanji", "craftax", "navix")
-HOSTED = ("gymnasium", "envpool", "host")
+HOSTED = ("gymnasium", "envpool", "host", "metaworld")
 OWN = {"probes": probes, "objectives": objectives, "agents": teams}  # of ours, by the functions of a module
 
 

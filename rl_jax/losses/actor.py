@@ -16,7 +16,7 @@ def soft(log_probs: chex.Array, values: chex.Array, temperature: chex.Array) -> 
     Args:
       log_probs: float [N], differentiated.
       values: float [N], differentiated through the action.
-      temperature: alpha, float []; data.
+      temperature: alpha, float [] or [N]; data.
 
     Source: arXiv 1812.05905 equation 9.
     """
@@ -49,7 +49,7 @@ def temperature(log_temperature: chex.Array, entropies: chex.Array, target: floa
     """log alpha (H - target), float [N]: alpha falls where the policy is more random than the target asks for.
 
     Args:
-      log_temperature: float [], differentiated.
+      log_temperature: float [] or [N], differentiated.
       entropies: float [N], or -log pi(a|s), its sample; data.
       target: in nats.
 

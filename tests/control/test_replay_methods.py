@@ -213,6 +213,71 @@ def test_actors_of_numbers_find_the_best_action_and_its_value(method, parts):
     np.testing.assert_allclose(values, np.broadcast_to([GAMMA, 1.0], (3, 2)), atol=0.25)
 
 
+def two_tasks(scales=(1.0, 8.0)):
+    """Two tasks of one state, whose last two features name them: reward -scale a^2, and the episode ends."""
+    rows = [
+        (k, [a], -scale * a**2, k, True, False)
+        for k, scale in enumerate(scales)
+        for a in np.linspace(-1.9, 1.9, 20, dtype=np.float32)
+    ]
+    return batch_of(rows, observe=lambda task: np.eye(2)[task])
+
+
+def soft_parts():
+    wide = dict(hidden=(32,), activation="tanh")
+    critic = value_networks.make_q_function((2,), LOW, HIGH, 1, members=2, **wide)
+    actor = value_networks.make_actor((2,), exploration.squashed(LOW, HIGH), **SMALL)
+    return methods.ReplayParts(critic, actor, HEADS["scalar"])
+
+
+def test_each_task_has_its_own_temperature():
+    """Its loss is sac's where all are equal; a temperature's gradient is that of its own task's steps."""
+    parts, batch, key = soft_parts(), two_tasks(), jax.random.key(3)
+    several, one = methods.task_sac(parts, tasks=2, temperature=0.3), methods.sac(parts, temperature=0.3)
+    logs = jnp.log(jnp.array([0.3, 0.7]))
+
+    def run(params):
+        single = params | {"actor": params["actor"] | {"log_temperature": jnp.log(0.3)}}
+        losses = [
+            jnp.stack([method.critic_loss(own, own, batch, key)[0], method.actor_loss(own, own, batch, key)[0]])
+            for method, own in ((several, params), (one, single))
+        ]
+
+        def loss(logs):
+            own = params | {"actor": params["actor"] | {"log_temperature": logs}}
+            return jnp.sum(several.actor_loss(own, own, batch, key)[0])
+
+        outputs = parts.actor.apply(params["actor"]["policy"], batch.steps.observations)
+        law = parts.actor.distribution
+        log_probs = law.log_prob(outputs, law.sample(outputs, law.noise(key, (40,))))
+        return losses, jax.grad(loss)(logs), log_probs
+
+    params = several.init(jax.random.key(1))
+    (several_losses, one_losses), gradient, log_probs = jax.jit(run, compiler_options=QUICK)(params)
+    np.testing.assert_allclose(several_losses, one_losses, rtol=1e-5, atol=1e-6)
+    expected = (-np.asarray(log_probs) + 1.0).reshape(2, 20).sum(1)  # the target entropy is -1
+    np.testing.assert_allclose(gradient, expected, rtol=1e-4)
+
+
+def test_each_task_reaches_the_target_entropy_with_its_own_temperature_only():
+    """Rewards of one task are 24 times those of the other: one temperature for both misses the target in both."""
+    parts = soft_parts()
+    law = parts.actor.distribution
+
+    def entropies(params):
+        outputs = jnp.repeat(parts.actor.apply(params["actor"]["policy"], jnp.eye(2)), 256, axis=0)
+        stored = law.sample(outputs, law.noise(jax.random.key(9), (512,)))
+        return -jnp.mean(law.log_prob(outputs, stored).reshape(2, 256), axis=1)
+
+    wanted = dict(temperature=1.2, target_entropy=0.0)  # between the two that are needed, .25 and 5.6
+    several, one = (
+        learned(method(parts, **wanted), two_tasks((0.5, 12.0)), entropies, rate=0.03)
+        for method in (functools.partial(methods.task_sac, tasks=2), methods.sac)
+    )
+    assert (np.abs(several.mean(0)) < 0.17).all(), several
+    assert (np.abs(one.mean(0)) > 0.2).all(), one  # one is too random, the other not enough
+
+
 def test_the_targets_are_their_equations():
     """Member by member, and nothing in a target is differentiated."""
     rng = np.random.default_rng(0)
@@ -284,6 +349,8 @@ def test_targets_are_of_the_slow_copies():
 def test_refusals():
     with pytest.raises(ValueError, match="reads='last' is none of min, mean, first"):
         methods.td3(numbers(), reads="last")
+    with pytest.raises(ValueError, match="task_sac needs observations that end with the id of a task"):
+        methods.task_sac(soft_parts(), tasks=1)
     with pytest.raises(ValueError, match="subset=3 must be 0 .all. to network.members=2"):
         methods.sac(numbers(soft=True), subset=3)
     with pytest.raises(ValueError, match="discrete_sac reads one number per action"):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from rl_jax import envs
-from rl_jax.envs.adapters.from_host import _Host
+from rl_jax.envs.adapters.from_host import Row
 from rl_jax.envs.host_worlds import Shuttle, load_host_env
 
 
@@ -48,7 +48,7 @@ def test_names_and_keywords_are_checked():
 
 def test_as_a_vector_episodes_begin_anew_and_keep_their_last_observation():
     """Against the same environments one at a time, with the seeds that the vector draws."""
-    host, seeds = _Host("host/shuttle", 2, dict(max_steps=2)), np.random.default_rng(5)
+    host, seeds = Row([Shuttle(max_steps=2) for _ in range(2)]), np.random.default_rng(5)
     plain = [Shuttle(max_steps=2) for _ in range(2)]
     begin = lambda env: env.reset(int(seeds.integers(2**31 - 1)))  # noqa: E731
     np.testing.assert_array_equal(host.reset(5), np.stack([begin(env) for env in plain]))

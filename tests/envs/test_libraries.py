@@ -222,7 +222,9 @@ def test_what_is_unknown(name, keywords, said):
         envs.load_vector(name, 2, **keywords)
 
 
-@pytest.mark.parametrize("library", ["brax", "playground", "jumanji", "craftax", "navix", "envpool", "gymnax"])
+@pytest.mark.parametrize(
+    "library", ["brax", "playground", "jumanji", "craftax", "navix", "envpool", "gymnax", "metaworld"]
+)
 def test_a_missing_library_names_its_extra(library, monkeypatch):
     import importlib
     import sys

@@ -91,6 +91,31 @@ def test_an_evaluation_is_one_episode_or_its_limit():
         np.testing.assert_array_equal(found[1], number)
 
 
+def test_success_is_counted_per_task_at_the_end_of_an_episode():
+    """Solved at step 2 of the second counter's 3: once an episode. Three environments of two tasks by hand."""
+
+    def solving(count, actions, ahead):
+        state, first, now = _step(count, actions, ahead)
+        return state, first, now._replace(solved=jnp.array([False, True]) & (count + 1 >= 2))
+
+    env = COUNTERS._replace(step=solving, tasks=("left", "right"))
+    worlds = steps.start(env, jax.random.key(0))
+    metrics = steps.collect(POLICY, Plain(), env, worlds, jax.random.key(0), num_steps=6)[2]
+    assert tuple(metrics["episode/success"]) == (2.0, 5.0)
+    assert tuple(metrics["episode/success/left"]) == (0.0, 3.0) and tuple(metrics["episode/success/right"]) == (
+        2.0,
+        2.0,
+    )
+    assert "episode/success" not in steps.collect(POLICY, Plain(), COUNTERS, worlds, jax.random.key(0), num_steps=2)[2]
+    for limit, expected in ((1, [False, False]), (9, [False, True])):
+        found = steps.play(POLICY, Plain(), env, jax.random.key(0), max_steps=limit)
+        np.testing.assert_array_equal(found.solved, expected)
+    flags = np.array([[True, False, True], [False, True, True]]), np.array([[True, True, False], [True, True, True]])
+    rates = {name: tuple(rate) for name, rate in steps.success_rates(("a", "b"), *flags).items()}
+    assert rates == {"success": (3.0, 5.0), "success/a": (2.0, 3.0), "success/b": (1.0, 2.0)}
+    assert list(steps.success_rates(("a",), *flags)) == ["success"]
+
+
 def test_of_several_agents_as_rows_the_first_is_recorded():
     for agents, refused in ((2, False), (3, True), (None, True)):
         env = COUNTERS._replace(agents=agents and types.SimpleNamespace(count=agents))

@@ -7,6 +7,7 @@ the network, n steps and priorities of the replay, distributions of the head. Wi
     td3:          y = r + d min_k Q'_k(s', mu'(s') + clipped noise),      actor: -Q_1(s, mu(s))
     sac:          y = r + d (min_k Q'_k(s', a') - alpha log pi(a'|s')),   actor: alpha log pi(a|s) - min_k Q_k(s, a)
     discrete_sac: y = r + d sum_a pi(a|s') (min_k Q'_k(s', a) - alpha log pi(a|s'))
+    task_sac:     sac whose alpha is that of the task, which the last features of s name
     REDQ:         sac with min over `subset` random members of K, actor against their mean, many steps per update
     expo:         y = r + d Q'(s', a*), a* the best of N actions of a cloned policy and their edits      on_the_fly.py
     sequence_sac: sac whose actor gives J actions per decision, trained in states of a learned model      sequences.py
@@ -14,7 +15,7 @@ the network, n steps and priorities of the replay, distributions of the head. Wi
     value_decomposition: dqn whose Q(s, a) is a mixture of the values of several agents                   mixed.py
 """
 
-from rl_jax.control.replay_methods.basic import discrete_sac, dqn, sac, td3
+from rl_jax.control.replay_methods.basic import discrete_sac, dqn, sac, task_sac, td3
 from rl_jax.control.replay_methods.combined import sequoia
 from rl_jax.control.replay_methods.mixed import value_decomposition
 from rl_jax.control.replay_methods.on_the_fly import expo
@@ -32,6 +33,7 @@ __all__ = [
     "sac",
     "sequence_sac",
     "sequoia",
+    "task_sac",
     "td3",
     "value_decomposition",
 ]

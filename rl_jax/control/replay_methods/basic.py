@@ -111,6 +111,54 @@ def sac(
       subset: random members of which the target takes the least; 0 is all. REDQ: 2 of 10.
       reads: the actor's value: "min" of the members, "mean" (REDQ) or the "first".
     """
+    options = dict(learn_temperature=learn_temperature, target_entropy=target_entropy, subset=subset, reads=reads)
+    return _soft(parts, temperature, lambda own, observations: own["log_temperature"], **options)
+
+
+def task_sac(
+    parts: ReplayParts,
+    *,
+    tasks: int,
+    temperature: float = 1.0,
+    learn_temperature: bool = True,
+    target_entropy: float | None = None,
+    subset: int = 0,
+    reads: str = "min",
+) -> OffPolicy:
+    """Soft actor-critic with a temperature for each of K tasks: alpha(s) = alpha_k, k the 1 in the last K features.
+
+    Sources: arXiv 1910.10897, multi-task SAC; the "disentangled alphas" of its authors' code (garage, MTSAC).
+
+    Args:
+      parts: as of `sac`; observations end with the task's id, K numbers of which one is 1.
+      tasks: K.
+      temperature: of each task at the start.
+      learn_temperature: as of `sac`; each task's alpha moves by that task's steps alone.
+      target_entropy: as of `sac`, the same for all tasks.
+      subset: as of `sac`.
+      reads: as of `sac`.
+
+    Raises:
+      ValueError: if there are not several tasks.
+    """
+    if tasks < 2:
+        raise ValueError("algorithm.method: task_sac needs observations that end with the id of a task: use sac")
+    options = dict(learn_temperature=learn_temperature, target_entropy=target_entropy, subset=subset, reads=reads)
+    start = jnp.full(tasks, temperature, jnp.float32)
+    return _soft(parts, start, lambda own, observations: observations[..., -tasks:] @ own["log_temperature"], **options)
+
+
+def _soft(
+    parts: ReplayParts,
+    temperature,
+    log_temperature_of,
+    *,
+    learn_temperature: bool,
+    target_entropy: float | None,
+    subset: int,
+    reads: str,
+) -> OffPolicy:
+    """SAC; log_temperature_of: (the actor's params, observations [N, F]) -> log alpha, float [] or [N]."""
     critic, head, actor = parts.critic, parts.head, parts.actor
     law = actor.distribution
     wanted = -0.5 * law.num_outputs if target_entropy is None else target_entropy
@@ -126,7 +174,7 @@ def sac(
         actions, log_probs = act(params, steps.next_observations, act_key)
         following = critic.apply(slow["critic"], steps.next_observations, actions)
         target = least(head, following, member_key, subset)
-        alpha = jnp.exp(params["actor"]["log_temperature"])
+        alpha = jnp.exp(log_temperature_of(params["actor"], steps.next_observations))
         rewards = steps.rewards - batch.discounts * alpha * log_probs
         outputs = critic.apply(params["critic"], steps.observations, steps.actions)
         return fitted(head, outputs, rewards, batch.discounts, target)
@@ -135,9 +183,10 @@ def sac(
         own = params["actor"]
         actions, log_probs = act(params, batch.steps.observations, key)
         found = read(head.values(critic.apply(params["critic"], batch.steps.observations, actions)), reads)
-        loss = actor_losses.soft(log_probs, found, jnp.exp(own["log_temperature"]))
+        log_temperature = log_temperature_of(own, batch.steps.observations)
+        loss = actor_losses.soft(log_probs, found, jnp.exp(log_temperature))
         if learn_temperature:
-            loss += actor_losses.temperature(own["log_temperature"], -log_probs, wanted)
+            loss += actor_losses.temperature(log_temperature, -log_probs, wanted)
         return loss, soft_metrics(own, -jnp.mean(log_probs))
 
     return OffPolicy(

@@ -73,8 +73,8 @@ def fitted(head, outputs: chex.Array, rewards: chex.Array, discounts: chex.Array
 
 
 def soft_metrics(own: dict[str, Any], entropy: chex.Array) -> dict[str, chex.Array]:
-    """{"temperature", "entropy"} of an actor's params with a log_temperature. entropy: float []."""
-    return {"temperature": jnp.exp(own["log_temperature"]), "entropy": entropy}
+    """{"temperature", "entropy"} of an actor's params with a log_temperature, or several. entropy: float []."""
+    return {"temperature": jnp.mean(jnp.exp(own["log_temperature"])), "entropy": entropy}
 
 
 def init_both(key: chex.PRNGKey, critic, actor) -> dict[str, Any]:
@@ -84,7 +84,7 @@ def init_both(key: chex.PRNGKey, critic, actor) -> dict[str, Any]:
 
 
 def init_soft(key: chex.PRNGKey, critic, actor, temperature) -> dict[str, Any]:
-    """Params {"critic", "actor": {"policy", "log_temperature"}}. temperature: alpha at the start."""
+    """Params {"critic", "actor": {"policy", "log_temperature"}}. temperature: alpha at the start, [] or [K]."""
     params = init_both(key, critic, actor)
     log_temperature = jnp.log(jnp.asarray(temperature, jnp.float32))
     return params | {"actor": {"policy": params["actor"], "log_temperature": log_temperature}}

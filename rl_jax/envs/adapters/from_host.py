@@ -7,16 +7,16 @@ from that.
 import numpy as np
 
 from rl_jax.envs.adapters.host import hosted
-from rl_jax.envs.host_worlds import load_host_env
+from rl_jax.envs.host_worlds import HostEnv, load_host_env
 from rl_jax.envs.protocol import Discrete, Vector
 
 
-class _Host:
-    """B HostEnvs with automatic reset."""
+class Row:
+    """B HostEnvs with automatic reset. solving: whether they have a task, and `step` also returns who has solved it."""
 
-    def __init__(self, name: str, num_envs: int, keywords: dict):
-        self.envs = [load_host_env(name, **keywords) for _ in range(num_envs)]
-        self.observation_space, self.action_space = self.envs[0].observation_space, self.envs[0].action_space
+    def __init__(self, envs: list[HostEnv], *, solving: bool = False):
+        self.envs, self.solving = envs, solving
+        self.observation_space, self.action_space = envs[0].observation_space, envs[0].action_space
 
     def reset(self, seed: int) -> np.ndarray:
         self._rng = np.random.default_rng(seed)  # of the seeds of all episodes
@@ -29,10 +29,11 @@ class _Host:
         whole = isinstance(self.action_space, Discrete)
         results = [env.step(int(a) if whole else a) for env, a in zip(self.envs, actions, strict=True)]
         last, rewards, terminated, truncated = (np.asarray(x) for x in zip(*results, strict=True))
+        solved = [np.asarray([env.solved for env in self.envs])] if self.solving else []  # before any reset
         following = np.array(last, np.float32)
         for i in np.flatnonzero(terminated | truncated):
             following[i] = self._first(self.envs[i])
-        return following, last.astype(np.float32), rewards.astype(np.float32), terminated, truncated
+        return following, last.astype(np.float32), rewards.astype(np.float32), terminated, truncated, *solved
 
 
 def make_vector(name: str, num_envs: int, **keywords) -> Vector:
@@ -49,4 +50,5 @@ def make_vector(name: str, num_envs: int, **keywords) -> Vector:
     Raises:
       ValueError: if the name or a keyword is unknown.
     """
-    return hosted(_Host(name if ":" in name else f"host/{name}", num_envs, keywords), num_envs)
+    name = name if ":" in name else f"host/{name}"
+    return hosted(Row([load_host_env(name, **keywords) for _ in range(num_envs)]), num_envs)

@@ -32,12 +32,12 @@ class Host(Protocol):
         Returns:
           (the observation to act on next float32 [B, *shape], the step's own last observation float32 [B, *shape],
           reward float32 [B], terminated bool [B], truncated bool [B]). terminated and truncated are never both True.
-          The arrays must not be written to later.
+          With tasks also whether each episode has solved its task, bool [B]. The arrays must not be written to later.
         """
 
 
-def hosted(host: Host, num_envs: int) -> Vector:
-    """The B = num_envs environments of `host` as a Vector."""
+def hosted(host: Host, num_envs: int, tasks: tuple[str, ...] = ()) -> Vector:
+    """The B = num_envs environments of `host` as a Vector. tasks: as Vector.tasks."""
     observation = jax.ShapeDtypeStruct((num_envs, *host.observation_space.shape), jnp.float32)
     rows = jax.ShapeDtypeStruct((num_envs,), jnp.float32)
     flags = jax.ShapeDtypeStruct((num_envs,), jnp.bool_)
@@ -53,8 +53,9 @@ def hosted(host: Host, num_envs: int) -> Vector:
         return (), io_callback(start, observation, seed, ordered=True)
 
     def step(state: tuple, actions: jax.Array, drawn: tuple):
-        results = io_callback(advance, (observation, observation, rows, flags, flags), actions, ordered=True)
+        shapes = (observation, observation, rows, flags, flags, *([flags] if tasks else []))
+        results = io_callback(advance, shapes, actions, ordered=True)
         return state, results[0], Step(*results[1:])
 
     spaces = host.observation_space, host.action_space
-    return Vector(reset, lambda key, num_steps: (), step, num_envs, *spaces, pure=False)
+    return Vector(reset, lambda key, num_steps: (), step, num_envs, *spaces, pure=False, tasks=tasks)

@@ -102,11 +102,11 @@ def collect(
             worlds.observation, now.observation, outputs, actions, now.reward, now.terminated, now.truncated
         )
         worlds = Worlds(state, observation, _where(done, 0.0, total), jnp.where(done, 0, length), memory)
-        return worlds, (row, total, length)
+        return worlds, (row, total, length, now.solved)
 
     # Two steps per loop iteration: a third less time on a CPU, since an iteration costs as much as the step in it.
     drawn = (noise, env.ahead(env_key, num_steps))
-    worlds, (rows, totals, lengths) = jax.lax.scan(step, worlds, drawn, unroll=2)
+    worlds, (rows, totals, lengths, solved) = jax.lax.scan(step, worlds, drawn, unroll=2)
     done = rows.terminated | rows.truncated
     ended = jnp.sum(done, dtype=jnp.float32)
     metrics = {
@@ -116,6 +116,8 @@ def collect(
     }
     for k in range(env.objectives):
         metrics[f"episode/objective_{k}"] = Mean(jnp.sum(jnp.where(done, totals[..., k], 0.0)), ended)
+    if env.tasks:
+        metrics |= {f"episode/{name}": rate for name, rate in success_rates(env.tasks, solved, done).items()}
     return worlds, jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), rows), metrics
 
 
@@ -123,6 +125,44 @@ def _where(condition: chex.Array, yes, no) -> chex.Array:
     """jnp.where; returns of several objectives have one axis more than the condition."""
     wide = max(jnp.ndim(yes), jnp.ndim(no)) > condition.ndim
     return jnp.where(condition[..., None] if wide else condition, yes, no)
+
+
+def success_rates(tasks: tuple[str, ...], solved: chex.Array, ended: chex.Array) -> dict[str, Mean]:
+    """Shares of the episodes that ended in which the task was solved at any step; Meta-World's measure.
+
+    Sources: arXiv 1910.10897; metaworld.evaluation, which counts an episode as solved at its first success.
+
+    Args:
+      tasks: names of K tasks; environment i has task i mod K.
+      solved: bool [..., B], as Step.solved.
+      ended: bool [..., B], the last steps of episodes.
+
+    Returns:
+      {"success": of all episodes}, and of several tasks {"success/NAME": of one task}.
+    """
+    chex.assert_equal_shape([solved, ended])
+    chex.assert_type([solved, ended], bool)
+
+    def rate(solved: chex.Array, ended: chex.Array) -> Mean:
+        return Mean(jnp.sum(solved & ended, dtype=jnp.float32), jnp.sum(ended, dtype=jnp.float32))
+
+    count = len(tasks)
+    each = {f"success/{name}": rate(solved[..., k::count], ended[..., k::count]) for k, name in enumerate(tasks)}
+    return {"success": rate(solved, ended)} | (each if count > 1 else {})
+
+
+class Outcome(NamedTuple):
+    """Of one whole episode of each env.
+
+    Attributes:
+      returns: float32 [B]; of K objectives [B, K].
+      lengths: int32 [B].
+      solved: bool [B], whether the task was solved at any step; all False without Vector.tasks.
+    """
+
+    returns: chex.Array
+    lengths: chex.Array
+    solved: chex.Array
 
 
 def evaluate(
@@ -135,7 +175,21 @@ def evaluate(
     greedy: bool = False,
     memory: Any = (),
 ) -> tuple[chex.Array, chex.Array]:
-    """The returns and lengths of one whole episode of each env, to its end or max_steps.
+    """The returns and lengths of `play`, with its arguments."""
+    return play(policy, distribution, env, key, max_steps=max_steps, greedy=greedy, memory=memory)[:2]
+
+
+def play(
+    policy: Callable,
+    distribution,
+    env,
+    key: chex.PRNGKey,
+    *,
+    max_steps: int,
+    greedy: bool = False,
+    memory: Any = (),
+) -> Outcome:
+    """One whole episode of each env, to its end or max_steps.
 
     The loop ends with the longest episode.
 
@@ -149,7 +203,7 @@ def evaluate(
       memory: the agent's, empty.
 
     Returns:
-      (returns float32 [B], of K objectives [B, K]; lengths int32 [B]).
+      Outcome.
     """
     reset_key, key = jax.random.split(key)
     distribution = at_the_mode(distribution) if greedy else distribution
@@ -158,7 +212,7 @@ def evaluate(
         return jnp.any(carry[2]) & (carry[0] < max_steps)
 
     def step(carry):
-        time, worlds, alive = carry
+        time, worlds, alive, solved = carry
         noise_key, env_key = jax.random.split(jax.random.fold_in(key, time))
         outputs, memory = policy(worlds)
         actions = distribution.sample(outputs, distribution.noise(noise_key, (env.num_envs,)))
@@ -166,8 +220,10 @@ def evaluate(
         state, observation, now = env.step(worlds.state, distribution.to_env(actions), ahead)
         total = worlds.episode_return + _where(alive, now.reward, 0.0)
         worlds = Worlds(state, observation, total, worlds.episode_length + alive, memory)
-        return time + 1, worlds, alive & ~now.done
+        solved = jnp.where(alive, now.solved, solved) if env.tasks else solved
+        return time + 1, worlds, alive & ~now.done, solved
 
-    carry = (jnp.int32(0), start(env, reset_key, memory), jnp.ones(env.num_envs, bool))
-    _, worlds, _ = jax.lax.while_loop(unfinished, step, carry)
-    return worlds.episode_return, worlds.episode_length
+    alive = jnp.ones(env.num_envs, bool)
+    carry = (jnp.int32(0), start(env, reset_key, memory), alive, jnp.zeros_like(alive))
+    _, worlds, _, solved = jax.lax.while_loop(unfinished, step, carry)
+    return Outcome(worlds.episode_return, worlds.episode_length, solved)
