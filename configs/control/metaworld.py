@@ -8,9 +8,9 @@
 Needs the extra `metaworld`. Arguments: `reach` (the default; any other task by env.name), `mt10`, `mt50`. A method:
 `sac` (the default of one task), `mt_sac` (of several: a temperature for each task), or `ppo`, `trpo`, which
 experiments.control.ppo trains. eval/success is the benchmark's measure, the share of episodes with a success at any
-step; eval/success/TASK is that of one task. Networks, batches and rates of sac and mt_sac are those of garage's examples, but
-for `reach`, which is sized for a laptop. The paper trains MT10 for 20 million steps, here some 800 per second and core.
-`smoke` (seconds, for CI).
+step; eval/success/TASK is that of one task. Networks, batches and rates of sac and mt_sac are those of garage's
+examples, but for `reach`, which is sized for a laptop. The paper trains MT10 for 20 million steps, here some 800 per
+second and core. `smoke` (seconds, for CI).
 """
 
 from configs import common, sweeps

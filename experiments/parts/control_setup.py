@@ -16,7 +16,7 @@ from rl_jax import control, envs, ppo
 from rl_jax.advantages import steps as step_advantages
 from rl_jax.core import trackers
 from rl_jax.core.binding import bind, needs
-from rl_jax.envs import snapshots
+from rl_jax.envs import guidance, snapshots, speakers
 from rl_jax.grpo import Objective as PolicyObjective
 from rl_jax.losses import aggregate, kl, policy, value
 from rl_jax.models.agents import actor_critic, denoiser, distributions, windows
@@ -165,12 +165,16 @@ def load_env(config, count: int, *, learning: bool = False, **more) -> envs.Vect
     fields |= ({} if learning else judged) | more
     features, frames, at_reset = (fields.pop(name) for name in ("features", "frame_stack", "at_reset"))
     taught, view = fields.pop("snapshots", None), fields.pop("agents", None)
+    guide = dict(fields.pop("guide", None) or {})
     several = {name: fields.pop(name, None) for name in ("weights", "preferences")}
     if taught and learning:
         env = _from_snapshots(fields.pop("name"), count, taught, fields)
     else:
         env = envs.load_vector(fields.pop("name"), count, **fields)
     env = with_agents(config, env, view)
+    if guide:
+        interval = guide.pop("interval")
+        env = guidance.guided(env, bind(guide, speakers)(), interval=interval)
     env = envs.select_features(env, features)
     env = envs.frame_stack(env, frames, at_reset=at_reset)
     return with_objectives(config, env, learning=learning, **several)

@@ -117,6 +117,8 @@ class Vector(NamedTuple):
       objectives: as an Environment's.
       agents: as an Environment's; envs.agents makes of it a Vector that the updaters take.
       noised: as an Environment's, for one sample.
+      told: state -> {name: float [B]}, further numbers of the step that led to the state, which rollouts average as
+        episode/NAME; None is none.
       tasks: names of K tasks, if the steps say whether they are solved; environment i has task i mod K. () is none.
     """
 
@@ -131,6 +133,7 @@ class Vector(NamedTuple):
     agents: Agents | None = None
     noised: Callable | None = None
     tasks: tuple[str, ...] = ()
+    told: Callable | None = None
 
 
 def where(condition: chex.Array, yes: Any, no: Any) -> Any:

@@ -66,7 +66,8 @@ def frame_stack(env: Vector, k: int, *, at_reset: str = "repeat") -> Vector:
     if at_reset == "zeros":
         low, high = np.minimum(low, 0.0), np.maximum(high, 0.0)
     space = Box(*(np.concatenate([bound] * k, axis=-1) for bound in (low, high)))
-    return env._replace(reset=reset, step=step, observation_space=space)
+    told = env.told and (lambda state: env.told(state.state))
+    return env._replace(reset=reset, step=step, observation_space=space, told=told)
 
 
 def select_features(env: Vector, indices: tuple[int, ...]) -> Vector:

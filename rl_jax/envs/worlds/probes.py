@@ -29,6 +29,7 @@
     mapping       tensors in a fast memory, the best mapping by going through all (worlds.mapping)
     passage       a narrow passage and the waypoints of a planner (worlds.passage)
     errands       reach one end of a line, then the other: a reward that is no function of the place (worlds.errands)
+    camp          a need that a word names: for goals in words (worlds.camp)
     partner       somebody of a hidden kind, to be known by what it did (worlds.partners)
     denoise       a chain of denoising steps whose pretrained model is exact (worlds.denoising)
     unmask        masked diffusion of a string, differentiable by Gumbel-softmax (worlds.unmasking)
@@ -45,6 +46,7 @@ import numpy as np
 from rl_jax.envs.protocol import Box, Discrete, Environment, Step, time_limit
 from rl_jax.envs.worlds import bidding as auctions
 from rl_jax.envs.worlds import branching as knapsacks
+from rl_jax.envs.worlds import camp as camps
 from rl_jax.envs.worlds import denoising as chains
 from rl_jax.envs.worlds import docking as dockings
 from rl_jax.envs.worlds import driving, hovering, tabular
@@ -319,6 +321,11 @@ def mapping(*, count: int = 32, tensors: int = 8, steps: int = 8, cells: int = 6
 def passage(*, count: int = 16, length: int = 8, cost: float = 0.02, limit: int = 80, seed: int = 0) -> Environment:
     """envs.worlds.passage: a planner's waypoints through narrow passages of 3 x 3 cells."""
     return tunnels.environment(count=count, length=length, cost=cost, limit=limit, seed=seed)
+
+
+def camp(*, every: int = 4, periods: int = 16) -> Environment:
+    """envs.worlds.camp.environment, with the same arguments."""
+    return camps.environment(every=every, periods=periods)
 
 
 def partner(*, kinds: int = 3, share: float = 0.7, limit: int = 16) -> Environment:

@@ -102,11 +102,11 @@ def collect(
             worlds.observation, now.observation, outputs, actions, now.reward, now.terminated, now.truncated
         )
         worlds = Worlds(state, observation, _where(done, 0.0, total), jnp.where(done, 0, length), memory)
-        return worlds, (row, total, length, now.solved)
+        return worlds, (row, total, length, now.solved, env.told(state) if env.told else {})
 
     # Two steps per loop iteration: a third less time on a CPU, since an iteration costs as much as the step in it.
     drawn = (noise, env.ahead(env_key, num_steps))
-    worlds, (rows, totals, lengths, solved) = jax.lax.scan(step, worlds, drawn, unroll=2)
+    worlds, (rows, totals, lengths, solved, told) = jax.lax.scan(step, worlds, drawn, unroll=2)
     done = rows.terminated | rows.truncated
     ended = jnp.sum(done, dtype=jnp.float32)
     metrics = {
@@ -116,6 +116,7 @@ def collect(
     }
     for k in range(env.objectives):
         metrics[f"episode/objective_{k}"] = Mean(jnp.sum(jnp.where(done, totals[..., k], 0.0)), ended)
+    metrics |= {f"episode/{name}": Mean(jnp.sum(x), jnp.float32(x.size)) for name, x in told.items()}
     if env.tasks:
         metrics |= {f"episode/{name}": rate for name, rate in success_rates(env.tasks, solved, done).items()}
     return worlds, jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), rows), metrics
