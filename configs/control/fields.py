@@ -15,7 +15,7 @@ CONTROL = {
     "env.at_reset": 'What fills a stack before the first observation: "repeat" (of that one) or "zeros".',
     "env.judged.tau": "env.tau in evaluations and recordings. Any field of env may be in env.judged.",
     "env.judged.jump": "env.jump in evaluations and recordings.",
-    "env.guide": "Who names goals in words (rl_jax.envs.speakers), and the steps between questions, interval.",
+    "env.guide": "Who names goals in words (rl_jax.envs.speakers); interval: steps between questions; record: a file.",
     "env.num_goals": "metaworld: goals per task.",
     "env.max_steps": "metaworld: steps of an episode, at most 500.",
     "env.delay": "probes/pointmass: steps until an action acts.",

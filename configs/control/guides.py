@@ -7,8 +7,10 @@
 Arguments: `camp` (the default), a probe whose needs are hidden from the policy (four deeds; 16 is the best return, 4
 that of chance), or `crafter`, Craftax-Classic with goals every 100 steps. `unadapted` leaves the adapter's analysis out
 of what the large model reads. Both models are scripted (rl_jax.envs.speakers);
---config.env.guide="{'fn': 'my_module:make', 'interval': 100}" names yours, a function that returns
-rl_jax.envs.guidance.Speakers. episode/understood is the score of how well deeds follow goals. `smoke` (seconds).
+--config.env.guide="{'fn': 'my_module:make', 'interval': 100, 'record': ''}" names yours, a function that returns
+rl_jax.envs.guidance.Speakers. episode/understood is the score of how well deeds follow goals. env.guide.record names a
+file for what the adapter read and said in training, one JSON record each: the data of the paper's fine-tuning, which
+experiments.sft does on a model of yours (--config=configs/task.py:lora --config.task.path=FILE). `smoke` (seconds).
 """
 
 from configs import common
@@ -34,7 +36,7 @@ def get_config(arg: str | None = None):
     else:
         config.update(environments.ENVIRONMENTS["craftax_classic"])
     guide = dict(fn=world, adapter="translated" if world == "camp" else "by_score")
-    config.env.guide = guide | dict(interval=4 if world == "camp" else 100)
+    config.env.guide = guide | dict(interval=4 if world == "camp" else 100, record="")
     if "unadapted" in words:
         config.env.guide.adapter = None
     if "smoke" in words:

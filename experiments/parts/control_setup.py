@@ -173,8 +173,8 @@ def load_env(config, count: int, *, learning: bool = False, **more) -> envs.Vect
         env = envs.load_vector(fields.pop("name"), count, **fields)
     env = with_agents(config, env, view)
     if guide:
-        interval = guide.pop("interval")
-        env = guidance.guided(env, bind(guide, speakers)(), interval=interval)
+        interval, record = guide.pop("interval"), guide.pop("record")
+        env = guidance.guided(env, bind(guide, speakers)(), interval=interval, record=record if learning else "")
     env = envs.select_features(env, features)
     env = envs.frame_stack(env, frames, at_reset=at_reset)
     return with_objectives(config, env, learning=learning, **several)

@@ -6,15 +6,18 @@
     s'_t = (s_t, e(g))                                              what the policy and the critic read
 
 Every `interval` steps of an episode the goals are asked for anew; e is an embedding of texts. The agent is trained by
-PPO on the environment's own rewards. Both models are functions (text) -> text on the host, and never trained here;
-those of `camp` and `crafter` are scripted. They are called as pure functions: give one reply per text.
+PPO on the environment's own rewards. Both models are functions (text) -> text on the host; those of `camp` and
+`crafter` are scripted. They are called as pure functions: give one reply per text. What the adapter read and said may
+be recorded, for experiments.sft.
 
 Source: arXiv 2309.17176 (RLAdapter; AdaRefiner in later versions) and its code (PKU-RL/AdaRefiner, utils.py: l_func,
 compute_l_score, llm_template, gpt_template; models/lm.py: AdaLM), which has Llama-2 7B as the adapter, GPT-4 to decide,
 a MiniLM for embeddings, 100 steps between goals, and one environment. There the adapter is fine-tuned, in stages, on
-the analyses that it gave (sft.py). Here e counts words, and goals of a finished episode are dropped.
+the analyses that it gave, whose prompts have the score (sft.py). Here e counts words, and goals of a finished episode
+are dropped. The paper's text was not read beyond its abstract.
 """
 
+import json
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -110,13 +113,14 @@ def prompts(speakers: Speakers, observation: np.ndarray, last: int, goals: np.nd
     return f"{told} Player's comprehension score: <{score:.3f}>.", asked
 
 
-def guided(env: Vector, speakers: Speakers, *, interval: int = 100) -> Vector:
+def guided(env: Vector, speakers: Speakers, *, interval: int = 100, record: str = "") -> Vector:
     """`env` with the embedding of goals in words after each observation; `told` has the score of understanding.
 
     Args:
       env: observations are vectors and actions whole numbers, one for each deed.
       speakers: who says what.
       interval: steps between questions; an episode begins with one.
+      record: a file to which {"prompt", "completion"} of the adapter are appended, a JSON line each. "": none.
 
     Raises:
       ValueError: if the actions are not the deeds, observations are images, or interval < 1.
@@ -134,11 +138,15 @@ def guided(env: Vector, speakers: Speakers, *, interval: int = 100) -> Vector:
 
     def answer(observations, last, goals, scores, due) -> np.ndarray:
         observations, last, scores, due = (np.asarray(x) for x in (observations, last, scores, due))
-        found = np.array(goals)
+        found, pairs = np.array(goals), []
         for i in np.flatnonzero(due):
             prompt, asked = prompts(speakers, observations[i], int(last[i]), found[i], float(scores[i]))
-            analysis = f" Analysis: <{speakers.adapter(prompt)}>." if speakers.adapter else ""
-            found[i] = named(speakers.decide(asked + analysis), speakers.goals)
+            said = speakers.adapter(prompt) if speakers.adapter else None
+            found[i] = named(speakers.decide(asked + ("" if said is None else f" Analysis: <{said}>.")), speakers.goals)
+            pairs += [] if said is None else [{"prompt": prompt, "completion": said}]
+        if record:
+            with open(record, "a", encoding="utf-8") as file:
+                file.writelines(json.dumps(pair) + "\n" for pair in pairs)
         return found
 
     def ask(state: Guided, observation: chex.Array, due: chex.Array) -> Guided:

@@ -9,6 +9,7 @@ from rl_jax import envs
 from rl_jax.envs import guidance, speakers
 from rl_jax.envs.worlds import camp
 from rl_jax.rollout.envs import steps
+from rl_jax.tasks import records
 from tests.rollout.test_env_steps import Plain
 
 QUICK = {"xla_backend_optimization_level": 0}
@@ -111,6 +112,20 @@ def test_who_is_asked_when_and_what_the_policy_reads():
     latest = worlds.state.score.sum()
     np.testing.assert_allclose(metrics["episode/understood"].total, sum(known) + latest, rtol=1e-4)
     assert metrics["episode/understood"].count == 2 * STEPS and (first.score < 0.27).all()
+
+
+def test_what_the_adapter_said_is_recorded_for_fine_tuning(tmp_path):
+    file = tmp_path / "said.jsonl"
+    plain = envs.load_vector("probes/camp", 20)
+    state = guidance.guided(plain, speakers.camp(), record=str(file)).reset(jax.random.key(0))[0]
+    guidance.guided(plain, speakers.camp(adapter=None), record=str(file)).reset(jax.random.key(0))
+    learned = records.load(path=str(file), data_dir=str(tmp_path)).data_source("sft_train")
+    pairs = {(learned[i]["prompt"], learned[i]["completion"]) for i in range(len(learned))}
+    needs = [word for words in camp.WORDS for word in words]
+    assert {prompt.partition("status: <")[2].partition(">")[0] for prompt, _ in pairs} <= set(needs)
+    assert ("parched means thirsty" in dict(pairs).values()) == any("<parched>" in prompt for prompt, _ in pairs)
+    assert all("comprehension score: <0.269>." in prompt for prompt, _ in pairs)
+    assert len(file.read_text().splitlines()) == 20 == len(state.score)
 
 
 def test_the_camps_speakers():
