@@ -259,8 +259,8 @@ def test_each_task_has_its_own_temperature():
     np.testing.assert_allclose(gradient, expected, rtol=1e-4)
 
 
-def test_each_task_reaches_the_target_entropy_with_its_own_temperature_only():
-    """Rewards of one task are 24 times those of the other: one temperature for both misses the target in both."""
+def test_each_task_reaches_the_target_entropy():
+    """Rewards of one task are 24 times those of the other. With one temperature the means are .25 and -.31."""
     parts = soft_parts()
     law = parts.actor.distribution
 
@@ -269,13 +269,10 @@ def test_each_task_reaches_the_target_entropy_with_its_own_temperature_only():
         stored = law.sample(outputs, law.noise(jax.random.key(9), (512,)))
         return -jnp.mean(law.log_prob(outputs, stored).reshape(2, 256), axis=1)
 
-    wanted = dict(temperature=1.2, target_entropy=0.0)  # between the two that are needed, .25 and 5.6
-    several, one = (
-        learned(method(parts, **wanted), two_tasks((0.5, 12.0)), entropies, rate=0.03)
-        for method in (functools.partial(methods.task_sac, tasks=2), methods.sac)
-    )
-    assert (np.abs(several.mean(0)) < 0.17).all(), several
-    assert (np.abs(one.mean(0)) > 0.2).all(), one  # one is too random, the other not enough
+    # The temperature begins between the two that are needed, about .25 and 5.6.
+    method = methods.task_sac(parts, tasks=2, temperature=1.2, target_entropy=0.0)
+    found = learned(method, two_tasks((0.5, 12.0)), entropies, rate=0.03)
+    assert (np.abs(found.mean(0)) < 0.17).all(), found
 
 
 def test_the_targets_are_their_equations():
