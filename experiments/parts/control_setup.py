@@ -172,12 +172,18 @@ def load_env(config, count: int, *, learning: bool = False, **more) -> envs.Vect
     else:
         env = envs.load_vector(fields.pop("name"), count, **fields)
     env = with_agents(config, env, view)
-    if guide:
-        interval, record = guide.pop("interval"), guide.pop("record")
-        env = guidance.guided(env, bind(guide, speakers)(), interval=interval, record=record if learning else "")
+    env = _with_guide(env, guide, learning) if guide else env
     env = envs.select_features(env, features)
     env = envs.frame_stack(env, frames, at_reset=at_reset)
     return with_objectives(config, env, learning=learning, **several)
+
+
+def _with_guide(env: envs.Vector, guide: dict[str, Any], learning: bool) -> envs.Vector:
+    """`env` with goals in words (envs.guidance). Raises ValueError if the guide has no `interval` or `record`."""
+    if lacking := sorted({"interval", "record"} - set(guide)):
+        raise ValueError(f"env.guide lacks {', '.join(lacking)}: add 'interval': 100, 'record': '' or your own")
+    interval, record = guide.pop("interval"), guide.pop("record")
+    return guidance.guided(env, bind(guide, speakers)(), interval=interval, record=record if learning else "")
 
 
 def _from_snapshots(name: str, count: int, taught: dict[str, Any], fields: dict[str, Any]) -> envs.Vector:

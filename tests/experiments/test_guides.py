@@ -32,5 +32,8 @@ def test_words_and_their_fields():
     assert env.observation_space.shape == (12,)  # the time and eleven words: not the needs
     crafter = configs.get_config("crafter")
     assert crafter.env.name == "craftax/Craftax-Classic-Symbolic-v1" and crafter.env.guide.interval == 100
+    with pytest.raises(ValueError, match="env.guide lacks record: add"):
+        adapted.env.guide = dict(fn="camp", interval=4)
+        control_setup.load_env(adapted, 2)
     with pytest.raises(ValueError, match="choose camp or crafter, not both"):
         configs.get_config("camp,crafter")
