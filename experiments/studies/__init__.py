@@ -17,6 +17,7 @@ from experiments.studies.mismatch import objective_mismatch
 from experiments.studies.noise import deterministic_preferences, label_noise
 from experiments.studies.offline_values import value_outliers
 from experiments.studies.over_optimization import best_of_many
+from experiments.studies.over_optimized_policy import optimized_policy
 from experiments.studies.policy_gradients import gradient_noise, kl_placement
 from experiments.studies.policy_learning import answers_by_policy_gradient
 from experiments.studies.policy_length import free_length, question_weights
@@ -38,6 +39,7 @@ __all__ = [
     "Outcome",
     "asynchronous_schedules",
     "best_of_many",
+    "optimized_policy",
     "best_of_n_limit",
     "best_of_seeds",
     "deterministic_preferences",

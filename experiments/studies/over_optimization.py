@@ -33,26 +33,40 @@ class Policy(NamedTuple):
       task: of rl_jax.tasks.
       model: a transformer.
       params: of the model.
+      columns: of a prompt and of a completion.
     """
 
     task: tasks.Task
     model: Model
     params: Params
+    columns: tuple[int, int] = (PROMPT, COMPLETION)
 
 
-def fine_tuned(key: chex.PRNGKey, *, sizes: Mapping, steps: int, batch_size: int, learning_rate: float) -> Policy:
+def fine_tuned(
+    key: chex.PRNGKey,
+    task: tasks.Task | None = None,
+    columns: tuple[int, int] = (PROMPT, COMPLETION),
+    *,
+    sizes: Mapping,
+    steps: int,
+    batch_size: int,
+    learning_rate: float,
+) -> Policy:
     """A transformer from scratch, trained on the task's completions.
 
     Args:
       key: for the initial params.
+      task: None: the stories of rl_jax.tasks.
+      columns: of a prompt and of a completion.
       sizes: fields of TransformerConfig.
       steps: number of updates.
       batch_size: stories per update.
       learning_rate: the largest of a cosine schedule.
     """
-    task = tasks.load("stories")
+    task = task or tasks.load("stories")
+    prompt, completion = columns
     model = make_transformer(TransformerConfig(vocab_size=task.tokenizer.vocab_size, **sizes))
-    score = make_score(model, completion_length=COMPLETION)
+    score = make_score(model, completion_length=completion)
     tx = optax.adamw(optax.warmup_cosine_decay_schedule(0.0, learning_rate, 10, max(steps, 11)), weight_decay=0.1)
 
     @jax.jit
@@ -66,11 +80,11 @@ def fine_tuned(key: chex.PRNGKey, *, sizes: Mapping, steps: int, batch_size: int
     batches = pipeline.train_iterator(task.data_source("sft_train"), batch_size=batch_size, seed=0)
     for _ in range(steps):
         arrays = pipeline.encode_sft(
-            task.tokenizer, next(batches), prompt_buckets=(PROMPT,), completion_length=COMPLETION
+            task.tokenizer, next(batches), prompt_buckets=(prompt,), completion_length=completion
         )
         rows = TokenBatch(arrays["tokens"], arrays["positions"], arrays["segment_ids"])
-        params, state = update(params, state, rows, arrays["completion_mask"][:, -COMPLETION:])
-    return Policy(task, model, params)
+        params, state = update(params, state, rows, arrays["completion_mask"][:, -completion:])
+    return Policy(task, model, params, (prompt, completion))
 
 
 class Samples(NamedTuple):
@@ -85,13 +99,27 @@ class Samples(NamedTuple):
     gold: np.ndarray
 
 
+def make_draw(policy: Policy, count: int):
+    """Makes draw(params, key, records) -> (Rollout, float [B]): `count` samples of each prompt, their gold rewards."""
+    tokenizer, (prompt, completion) = policy.task.tokenizer, policy.columns
+    generate = jax.jit(
+        make_generate(policy.model, completion_length=completion, group_size=count, eos_ids=tokenizer.eos_ids, pad_id=0)
+    )
+
+    def draw(params, key, records: Sequence[Mapping]):
+        encoded = pipeline.encode_prompts(tokenizer, [r["prompt"] for r in records], buckets=(prompt,))
+        rollout = jax.device_get(generate(params, *encoded, key))
+        texts = [tokenizer.decode(row) for row in rollout.batch.tokens[:, -completion:]]
+        of_row = [record for record in records for _ in range(count)]
+        graded = [policy.task.reward_fn(r["prompt"], t, {})["reward"] for r, t in zip(of_row, texts, strict=True)]
+        return rollout, np.array(graded)
+
+    return draw
+
+
 def make_sample(policy: Policy, count: int):
     """Makes sample(key, split, prompts) -> Samples: `count` of each of so many prompts of a split."""
-    tokenizer = policy.task.tokenizer
-    generate = jax.jit(
-        make_generate(policy.model, completion_length=COMPLETION, group_size=count, eos_ids=tokenizer.eos_ids, pad_id=0)
-    )
-    at_once = max(ROWS // count, 1)
+    draw, at_once = make_draw(policy, count), max(ROWS // count, 1)
 
     def sample(key, split: str, prompts: int) -> Samples:
         source = policy.task.data_source(split)
@@ -99,13 +127,9 @@ def make_sample(policy: Policy, count: int):
         rows, gold = [], []
         for start in range(0, prompts, at_once):
             records = [source[int(i)] for i in chosen[start : start + at_once]]
-            encoded = pipeline.encode_prompts(tokenizer, [r["prompt"] for r in records], buckets=(PROMPT,))
-            rollout = jax.device_get(generate(policy.params, *encoded, jax.random.fold_in(key, start)))
+            rollout, graded = draw(policy.params, jax.random.fold_in(key, start), records)
             rows.append(jax.tree.map(lambda x: x.reshape(-1, count, x.shape[-1]), rollout.batch))
-            texts = [tokenizer.decode(row) for row in rollout.batch.tokens[:, -COMPLETION:]]
-            of_row = [record for record in records for _ in range(count)]
-            graded = [policy.task.reward_fn(r["prompt"], t, {})["reward"] for r, t in zip(of_row, texts, strict=True)]
-            gold.append(np.reshape(graded, (-1, count)))
+            gold.append(graded.reshape(-1, count))
         return Samples(jax.tree.map(lambda *x: np.concatenate(x), *rows), np.concatenate(gold))
 
     return sample

@@ -1,0 +1,234 @@
+"""Over-optimisation of a language model of words: policy gradients on one reward model, or on several together."""
+
+import random
+import re
+from collections.abc import Mapping, Sequence
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from experiments.studies.base import Outcome, curve
+from experiments.studies.over_optimization import (
+    Policy,
+    fine_tuned,
+    labelled,
+    make_draw,
+    make_reward_models,
+    make_sample,
+    make_score_all,
+)
+from rl_jax import tasks
+from rl_jax.advantages.groups import leave_one_out, to_tokens
+from rl_jax.core.binding import bind
+from rl_jax.core.masked import zero_masked
+from rl_jax.credit import ensembles
+from rl_jax.losses.policy.clipped import clipped_surrogate
+from rl_jax.rewards import lexicon
+from rl_jax.tasks import moods, stories
+from rl_jax.training.scoring import make_score
+
+WORD = re.compile(r"\w+|\.")
+NEUTRAL = "{name} {verb} a {colour} {thing} {place}."
+
+
+class WordTokenizer:
+    """One id per word: pad 0, bos 1, eos 2, then `words` in order. A text is words and full stops."""
+
+    pad_id, bos_id, eos_id = 0, 1, 2
+    eos_ids = (2,)
+
+    def __init__(self, words: Sequence[str]):
+        if len(set(words)) != len(words) or not words:
+            raise ValueError(f"words must be distinct, at least one; got {words!r:.80}")
+        self._words, self._ids = tuple(words), {word: index + 3 for index, word in enumerate(words)}
+        self.vocab_size = len(words) + 3
+
+    def encode(self, text: str, *, bos: bool = False, eos: bool = False) -> list[int]:
+        """Ids of `text`; raises KeyError if a word is unknown."""
+        ids = [self._ids[word] for word in WORD.findall(text)]
+        return [self.bos_id] * bos + ids + [self.eos_id] * eos
+
+    def encode_continuation(self, text: str, *, eos: bool = False) -> list[int]:
+        """Ids of text that follows a prompt (here the same as `encode`)."""
+        return self.encode(text, eos=eos)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of `ids`; pad, bos and eos are dropped wherever they are."""
+        return " ".join(self._words[i - 3] for i in ids if i >= 3).replace(" .", ".")
+
+
+def story_task(*, count: int, sentences: int, moody: float, seed: int) -> tasks.Task:
+    """Stories as those of rl_jax.tasks.moods, of words, some of whose sentences have no mood.
+
+    Args:
+      count: of distinct prompts.
+      sentences: of a completion, up to 3.
+      moody: share of the sentences that say something good or bad; the others say what somebody did.
+      seed: of the stories.
+    """
+    rng, records = random.Random(seed), {}
+    while len(records) < count:
+        prompt, person, thing = moods.draw_prompt(rng)
+        rest = []
+        for form in rng.sample(moods.FORMS, sentences):
+            if rng.random() < moody:
+                rest.append(form.format(person=person, thing=thing, word=rng.choice(lexicon.GOOD + lexicon.BAD)))
+            else:
+                rest.append(moods.draw_prompt(rng)[0])
+        records.setdefault(prompt, {"prompt": prompt, "completion": " " + " ".join(rest)})
+    splits = {"train": [], "test": []}
+    for record in records.values():
+        splits[stories.split_of(record["prompt"])].append(record)
+    texts = (text for record in records.values() for text in (record["prompt"], record["completion"]))
+    words = sorted({word for text in texts for word in WORD.findall(text)})
+    source = dict(splits, sft_train=splits["train"])
+    return tasks.base.Task("stories_of_words", WordTokenizer(words), source.__getitem__, lexicon.score)
+
+
+def make_improve(policy: Policy, *, group_size: int, kl_coef: float, learning_rate: float):
+    """Makes (tx, improve), improve(params, state, rollout, rewards [B]) -> (params, state, KL).
+
+    One update of the clipped surrogate on fresh samples, with A_i = R_i - the mean of the others of its prompt and
+    R = reward - kl_coef (log pi - log ref), summed over the tokens (k1).
+
+    Args:
+      policy: the reference.
+      group_size: samples per prompt.
+      kl_coef: of the KL in the reward.
+      learning_rate: of Adam.
+    """
+    score = make_score(policy.model, completion_length=policy.columns[1])
+    tx = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(learning_rate))
+
+    @jax.jit
+    def improve(params, state, rollout, rewards):
+        chex.assert_rank(rewards, 1)
+        mask, old = rollout.completion_mask, rollout.raw_log_probs
+        ref = score(policy.params, rollout.batch).log_probs
+        log_ratio = jnp.sum(zero_masked(old - ref, mask), axis=1)
+        advantages = to_tokens(leave_one_out(rewards - kl_coef * log_ratio, group_size=group_size), mask)
+
+        def loss(params):
+            found = clipped_surrogate(score(params, rollout.batch).log_probs, old, advantages, mask).loss
+            return jnp.mean(jnp.sum(zero_masked(found, mask), axis=1))
+
+        updates, state = tx.update(jax.grad(loss)(params), state, params)
+        return optax.apply_updates(params, updates), state, jnp.mean(log_ratio)
+
+    return tx, improve
+
+
+def described(windows: Mapping[str, np.ndarray]) -> dict[str, float]:
+    """What a run has gained and lost.
+
+    Args:
+      windows: gold, proxy, others and kl, float [W] each: means over windows of steps, the first before all training.
+
+    Returns:
+      start, peak and after, the first, best and last gold reward; rise, peak - start; lost, peak - after; mean, over
+      the windows; proxy_gain, of the reward that is trained on; others, the gain of those that were not (of all five,
+      where all are); kl, the last.
+    """
+    gold = windows["gold"]
+    gain = {name: windows[name][-1] - windows[name][0] for name in ("proxy", "others")}
+    at = {"start": gold[0], "peak": np.max(gold), "after": gold[-1], "mean": np.mean(gold[1:])}
+    moved = {"rise": at["peak"] - at["start"], "lost": at["peak"] - at["after"]}
+    return at | moved | {"proxy_gain": gain["proxy"], "others": gain["others"], "kl": windows["kl"][-1]}
+
+
+def optimized_policy(
+    seeds: Sequence[int],
+    *,
+    arms: Mapping[str, Mapping],
+    stories: Mapping,
+    columns: tuple[int, int],
+    policy: Mapping,
+    labels: Mapping,
+    training: Mapping,
+    improving: Mapping,
+    prompts: int,
+    steps: int,
+    windows: int,
+) -> Outcome:
+    """The gold reward of a language model that is trained on one reward model, or on several together.
+
+    One policy is fine-tuned for all seeds. Each seed has pairs of its own, and `members` reward models that are trained
+    on all of them from initial params of their own. Rewards are standardized per member, and once more after they are
+    combined, over samples of the reference, which are window 0: kl_coef then means the same in all arms. Gold and proxy
+    are of the samples that the policy is trained on, before the update. Metrics: see `described`; agreement, the
+    members' mean correlation on the reference. Source: arXiv 2310.02743.
+
+    Args:
+      seeds: of the pairs, reward models and samples.
+      arms: name -> members, how many of the reward models are trained on, and combine, a function of
+        rl_jax.credit.ensembles.
+      stories: keywords of story_task.
+      columns: of a prompt and of a completion.
+      policy: keywords of fine_tuned.
+      labels: prompts (of which the pairs are taken), pairs and flipped, see `labelled`.
+      training: keywords of make_reward_models.
+      improving: keywords of make_improve.
+      prompts: per step.
+      steps: of the policy.
+      windows: into which the steps are divided.
+    """
+    start = fine_tuned(jax.random.key(0), story_task(**stories), tuple(columns), **policy)
+    group = improving["group_size"]
+    train, score = make_reward_models(start.model, **training), make_score_all(start.model)
+    sample_pairs, draw, (tx, improve) = make_sample(start, 2), make_draw(start, group), make_improve(start, **improving)
+    source = start.task.data_source("train")
+
+    def rated(models, rows, moments=None) -> np.ndarray:
+        """float [B, M]."""
+        rewards = score(models, jax.tree.map(lambda x: x[None], rows))[0]
+        return rewards if moments is None else np.asarray(ensembles.standardized(rewards, *moments))
+
+    def run(key, arm, models, moments, first):
+        combine, used, rng = bind(arm["combine"], ensembles), arm["members"], np.random.default_rng(first["seed"])
+        raw = combine(jnp.asarray(first["rewards"][:, :used]))
+        shift, scale = jnp.mean(raw), jnp.std(raw)
+
+        def measured(gold, rewards, kl):
+            proxy = (combine(jnp.asarray(rewards[:, :used])) - shift) / scale
+            others = rewards[:, used % rewards.shape[1] :]
+            return proxy, (np.mean(gold), np.mean(proxy), np.mean(others), kl)
+
+        params, state = start.params, tx.init(start.params)
+        trace = []
+        for step in range(steps):
+            records = [source[int(i)] for i in rng.choice(len(source), prompts, replace=False)]
+            rollout, gold = draw(params, jax.random.fold_in(key, step), records)
+            proxy, found = measured(gold, rated(models, rollout.batch, moments), 0.0)
+            params, state, kl = improve(params, state, rollout, proxy)
+            trace.append((*found[:3], float(kl)))
+        means = np.reshape(trace, (windows, steps // windows, 4)).mean(axis=1)
+        means = np.concatenate([[measured(first["gold"], first["rewards"], 0.0)[1]], means])
+        return dict(zip(("gold", "proxy", "others", "kl"), means.T, strict=True))
+
+    found = {arm: [] for arm in arms}
+    agreement = []
+    for seed in seeds:
+        keys = jax.random.split(jax.random.key(seed), 4)
+        pairs = labelled(sample_pairs(keys[0], "train", labels["prompts"]), labels["pairs"], labels["flipped"], seed)
+        models = train(keys[1], pairs)
+        rng = np.random.default_rng(seed)
+        asked = [source[int(i)] for i in rng.choice(len(source), prompts * 16, replace=False)]
+        parts = [draw(start.params, jax.random.fold_in(keys[2], i), asked[i::16]) for i in range(16)]
+        rewards = np.concatenate([rated(models, rollout.batch) for rollout, _ in parts])
+        moments = jnp.asarray(rewards.mean(axis=0)), jnp.asarray(rewards.std(axis=0))
+        first = dict(seed=seed, gold=np.concatenate([gold for _, gold in parts]))
+        first["rewards"] = np.asarray(ensembles.standardized(jnp.asarray(rewards), *moments))
+        count = rewards.shape[1]
+        agreement.append((np.sum(np.corrcoef(rewards.T)) - count) / max(count * (count - 1), 1))
+        for name, arm in arms.items():
+            found[name].append(run(keys[3], arm, models, moments, first))
+    values, curves = {}, {}
+    for name, rows in found.items():
+        metrics = [described(row) for row in rows]
+        values[name] = {metric: np.array([row[metric] for row in metrics]) for metric in metrics[0]}
+        values[name]["agreement"] = np.array(agreement)
+        curves[name] = curve(range(windows + 1), np.array([row["gold"] for row in rows]))
+    return Outcome(values, {"gold_by_window": curves})
