@@ -40,7 +40,7 @@ if _STARTED not in os.environ.get("PYTHONPATH", "").split(os.pathsep):
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [_STARTED, os.environ.get("PYTHONPATH", "")]))
 
 import jax  # noqa: E402
-from jax._src import pjit  # noqa: E402
+from jax._src import compilation_cache, pjit  # noqa: E402
 
 from tests import single_operations  # noqa: E402
 
@@ -61,7 +61,15 @@ def _set_fields_quickly() -> None:
         ConfigDict._ensure_mutability = ensure
 
 
+def _no_keys_without_a_folder() -> None:
+    """Without a folder of compiled programs, nothing asks for the key of one, which jax makes all the same."""
+    used = getattr(compilation_cache, "is_cache_used", None)  # private to jax: a version without it is only slower
+    if used is not None:
+        compilation_cache.is_cache_used = lambda backend: bool(jax.config.jax_compilation_cache_dir) and used(backend)
+
+
 _set_fields_quickly()
+_no_keys_without_a_folder()
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
