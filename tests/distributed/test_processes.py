@@ -62,6 +62,13 @@ class Group:
             time.sleep(0.02)
         return [process.returncode for process in self.processes]
 
+    def wait_for(self, words: str, timeout_s=TIMEOUT_S) -> None:
+        """Until all have printed `words`. A group that ends before fails the test."""
+        give_up = time.monotonic() + timeout_s
+        while not all(words in log.read_text(errors="replace") for log in self.logs):
+            assert time.monotonic() < give_up and all(p.poll() is None for p in self.processes), self.tails()
+            time.sleep(0.02)
+
     def tails(self) -> str:
         """The last of what each printed."""
         return "\n".join(f"--- {log.name}\n{log.read_text(errors='replace')[-2500:]}" for log in self.logs)
@@ -91,36 +98,43 @@ def new_folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def one(new_folder, two):
-    """The folder of one process with four devices, which also goes on with a run that two have begun."""
-    folder = new_folder("one")
-    shutil.copytree(two / "saved", folder / "stopped")
-    return run(folder, 1, "continuous", *PROGRAMS, "goes_on", "control_seeds", "control_envs")
+def both(new_folder):
+    """The folders of two processes and of one, which runs while the first of the two is still to hear of a death.
 
-
-@pytest.fixture(scope="module")
-def two(new_folder):
-    """The folder of two processes with two devices each, which also read a checkpoint of 8 devices. The last one dies.
-
-    All that needs no other start is done by these two, in this order: a start costs what a program does.
+    All that needs no other start is done by the two, in this order: a start costs what a program does.
     """
-    folder = new_folder("two")
+    two, one = new_folder("two"), new_folder("one")
     mesh = sharding.make_mesh(sharding.parse_mesh("fsdp:2,tensor:4"))
     params = random_params()
     placed = jax.device_put(params, sharding.tree_shardings(params, mesh))
     assert any(leaf.addressable_shards[0].data.size * 8 == leaf.size for leaf in jax.tree.leaves(placed))
-    with checkpoint.Checkpointer(folder / "params", every=1) as checkpoints:
+    with checkpoint.Checkpointer(two / "params", every=1) as checkpoints:
         checkpoints.save(1, {"params": placed}, {})
     first = ("seam", "widths", "logits", "continuous")
     control = ("control_halves", "control_envs", "control_diverges")
-    with Group(folder, 2, *first, *PROGRAMS, *control, "stopped", "killed") as group:
+    with Group(two, 2, *first, *PROGRAMS, *control, "stopped", "killed") as group:
+        group.wait_for('{"done": "stopped"}')
+        shutil.copytree(two / "saved", one / "stopped")
+        run(one, 1, "continuous", *PROGRAMS, "goes_on", "control_seeds", "control_envs")
         statuses = group.finish()
         said = [log.read_text(errors="replace") for log in group.logs]
         assert all('{"done": "stopped"}' in log and '{"done": "killed"}' not in log for log in said), group.tails()
         # One died; the other heard of it and ended itself, though it had nothing wrong.
         assert statuses[1] == -signal.SIGKILL and statuses[0] not in (0, -signal.SIGKILL), group.tails()
         assert "another task died" in said[0], group.tails()
-    return folder
+    return one, two
+
+
+@pytest.fixture(scope="module")
+def one(both):
+    """The folder of one process with four devices, which also goes on with a run that two have begun."""
+    return both[0]
+
+
+@pytest.fixture(scope="module")
+def two(both):
+    """The folder of two processes with two devices each, which also read a checkpoint of 8 devices. One dies."""
+    return both[1]
 
 
 def rows(path):
