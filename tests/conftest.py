@@ -42,9 +42,10 @@ if _STARTED not in os.environ.get("PYTHONPATH", "").split(os.pathsep):
 import jax  # noqa: E402
 from jax._src import compilation_cache, pjit  # noqa: E402
 
-from tests import single_operations  # noqa: E402
+from tests import random_bits, single_operations  # noqa: E402
 
 single_operations.install()
+random_bits.install()
 
 
 def _set_fields_quickly() -> None:
