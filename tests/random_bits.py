@@ -47,8 +47,17 @@ def called(usual):
             else mlir.broadcast_in_dim(ctx, word, out, broadcast_dimensions=range(out.ndim - aval.ndim, out.ndim))
             for word, aval in zip(words, ctx.avals_in, strict=True)
         ]
-        types = [mlir.aval_to_ir_type(module, out)] * 2
-        return mlir.custom_call(NAME, result_types=types, operands=whole, api_version=4, backend_config={}).results
+        types, rows_first = [mlir.aval_to_ir_type(module, out)] * 2, tuple(reversed(range(out.ndim)))
+        call = mlir.custom_call(
+            NAME,
+            result_types=types,
+            operands=whole,
+            api_version=4,
+            backend_config={},
+            operand_layouts=[rows_first] * 4,  # without them XLA may give one word by columns, another by rows
+            result_layouts=[rows_first] * 2,
+        )
+        return call.results
 
     return lower
 

@@ -20,7 +20,8 @@ def draws(key):
     each = jax.vmap(lambda k: jax.random.bits(k, (2, 3)))(folded.reshape(6))
     both = jax.vmap(jax.vmap(lambda k: jax.random.normal(k, (7,))))(keys.reshape(2, 3))
     order = jax.random.permutation(keys[0], 9), jax.random.categorical(keys[1], jnp.zeros((4, 3)))
-    return jax.random.key_data(folded), drawn, each, both, order, jax.random.bits(key, (3,), "uint8")
+    columns = jnp.linalg.qr(jax.random.normal(keys[2], (8, 4)))  # LAPACK's matrices are by columns
+    return jax.random.key_data(folded), drawn, each, both, order, columns, jax.random.bits(key, (3,), "uint8")
 
 
 def compiled(device_count: int = 1):
