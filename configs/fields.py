@@ -193,6 +193,8 @@ TRAINING = {
     "data.kind": 'Kind of the records: pairs, rankings or labels. For reward models also "steps".',
     "data.columns": "Field -> name of its column, as in {'chosen': 'better'}. Fields: rl_jax.preferences.records.",
     "data.contradictions": 'Pairs that say the opposite of each other: "stop" (an error) or "keep".',
+    "data.parts": "mixed: name -> keywords of rl_jax.preferences.load, of each source.",
+    "data.leave_out": "mixed: parts that are not trained on, only evaluated on; separated by commas.",
     "data.pairs": "episodes: pairs of turns or of episodes; none: labelled episodes, for SFT.",
     "data.gap": "episodes: least difference of the two returns.",
     "data.least": "episodes: reward from which an episode is a good one.",

@@ -40,6 +40,8 @@ PREFERENCES = {
     "algorithm.traces.observed": 'Token that opens an observation, which is then not trained on. "": it is.',
     "algorithm.traces.answers": "Whether the chosen response's answer is trained on, too.",
     "algorithm.loss": "Reward model's loss (rl_jax.losses.reward_model).",
+    "algorithm.head.layers": "Layers of a reward head, the linear one included (arXiv 2509.16127).",
+    "algorithm.head.activation": 'Between the layers of a reward head: "none", "tanh" or "silu".',
     "algorithm.members": "Number of heads (an ensemble) on one trunk.",
     "algorithm.combine": "How the members give one reward when the model is used (rl_jax.credit.ensembles).",
     "algorithm.standardize": "Standardize each member (mean 0, deviation 1) before combining them.",

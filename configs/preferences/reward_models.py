@@ -36,6 +36,7 @@ def reward_model(**changes) -> ConfigDict:
         loss=dict(fn="bradley_terry"),  # rl_jax.losses.reward_model
         regularizer=dict(fn="centered"),
         regularizer_coef=0.0,
+        head=dict(layers=1, activation="silu"),  # "none", "tanh" or "silu" between layers (rl_jax.models.heads)
         members=1,  # heads of an ensemble over one trunk
         combine=dict(fn="mean"),  # rl_jax.credit.ensembles, when the reward model is used
         standardize=False,  # each member by its mean and std on the held-out responses, before they are combined

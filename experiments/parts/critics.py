@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from experiments.parts.judges.base import run_of
 from experiments.parts.judges.table import specs_of
@@ -24,8 +25,8 @@ from rl_jax.training.step import TrainState
 def start(setup: Setup, params: Params, *, num_outputs: int) -> tuple[Params, Any]:
     """A critic's first params, with a value head, and their shardings.
 
-    A reward model's head becomes the value head if both have one output: the first values are then the rewards that
-    the reward model would give at each token, standardised if it is used so.
+    A reward model's head, with its hidden layers, becomes the value head if both have one output: the first values are
+    then the rewards that the reward model would give at each token, standardised if it is used so.
 
     Args:
       setup: of the run.
@@ -50,7 +51,8 @@ def start(setup: Setup, params: Params, *, num_outputs: int) -> tuple[Params, An
         return jax.jit(add_head, out_shardings=shardings)(params), shardings
     model, head = load(setup, pathlib.Path(settings.init_from), like=params)
     result = jax.jit(add_head, out_shardings=shardings)(model)
-    if head is not None and jax.tree.map(jnp.shape, head) == jax.tree.map(jnp.shape, result[NAME]):
+    if head is not None and all(np.shape(head.get(name, 0)) == x.shape for name, x in result[NAME].items()):
+        shardings = {**shardings, NAME: sharding.tree_shardings({NAME: head}, setup.mesh)[NAME]}  # hidden layers, too
         result = {**result, NAME: jax.device_put(head, shardings[NAME])}
     return result, shardings
 

@@ -43,6 +43,11 @@ def make_objective(config) -> reward_model.Objective:
     return objective
 
 
+def head_fields(config) -> dict:
+    """The layers and the activation of config.algorithm.head; {} of a run that was recorded before there were any."""
+    return config.algorithm.head.to_dict() if "head" in config.algorithm else {}
+
+
 class Reader(NamedTuple):
     """What a reward model reads, from records to rewards.
 
@@ -87,7 +92,8 @@ def _response_reader(setup: Setup) -> Reader:
         return predict(params, flat(batch.batch)).reshape(*batch.present.shape, -1)
 
     def add_head(params, key):
-        return add_reward_head(trained_model(setup), params, key, num_outputs=objective.num_outputs())
+        outputs = objective.num_outputs()
+        return add_reward_head(trained_model(setup), params, key, num_outputs=outputs, **head_fields(setup.config))
 
     reader = Reader(
         add_head=add_head,
@@ -126,7 +132,9 @@ def _steps_reader(setup: Setup) -> Reader:
         return predict(params, batch.batch, batch.columns)
 
     return Reader(
-        add_head=lambda params, key: add_reward_head(trained_model(setup), params, key, num_outputs=2),
+        add_head=lambda params, key: add_reward_head(
+            trained_model(setup), params, key, num_outputs=2, **head_fields(config)
+        ),
         encode=encode,
         batch=batch,
         pack=functools.partial(pack_steps, Packing(setup), config.rollout.completion_length),

@@ -1,5 +1,8 @@
 """Heads: one linear layer on a model's hidden states, in float32, as a group of params next to the model's.
 
+A reward head may have hidden layers before its linear one. They are params["reward_head"][ACTIVATION], so a head says
+itself how it is read: whoever has the params needs no config, and a head of one layer is what it always was.
+
 A value head turns any policy into a critic: a separate critic with a copy of a policy's params, a shared trunk with the
 policy's own. A reward head reads the last token of a response, or of each step; its outputs can be an ensemble over one
 trunk, the bins of a categorical reward, or attributes. A degree head tells how degraded a response is. Rows may be
@@ -19,6 +22,7 @@ NAME = "value_head"
 REWARD = "reward_head"
 DEGREE = "degree_head"
 HEADS = (REWARD, DEGREE)  # that are saved apart from the model
+ACTIVATIONS = {"none": lambda x: x, "tanh": jnp.tanh, "silu": jax.nn.silu}
 
 
 def add_value_head(model: Model, params: Params, *, num_outputs: int = 1) -> Params:
@@ -36,21 +40,39 @@ def add_value_head(model: Model, params: Params, *, num_outputs: int = 1) -> Par
     return {**params, NAME: {"kernel": jnp.zeros((width, num_outputs)), "bias": jnp.zeros(num_outputs)}}
 
 
-def add_reward_head(model: Model, params: Params, key: chex.PRNGKey, *, num_outputs: int = 1) -> Params:
-    """`params` with a head of `num_outputs` rewards: kernel N(0, 1 / (D + 1)), bias 0.
+def add_reward_head(
+    model: Model, params: Params, key: chex.PRNGKey, *, num_outputs: int = 1, layers: int = 1, activation: str = "silu"
+) -> Params:
+    """`params` with a head of `num_outputs` rewards: kernels N(0, 1 / (D + 1)), biases 0.
 
-    Not 0 like a value head, because the members of an ensemble differ in this initialisation only. D is the width of
-    the hidden states. Source: arXiv 2009.01325 (its code).
+        h_i = f(W_i h_{i-1} + b_i), i = 1 .. layers - 1,   r = W h_{layers-1} + b,   h_0 the hidden state, D wide
+
+    Not 0 like a value head, because the members of an ensemble differ in this initialisation only; they share the
+    hidden layers. Source: arXiv 2009.01325 (its code) for one layer; arXiv 2509.16127 (BaseReward) compares 1 to 5
+    layers and these activations and takes 2 with SiLU. How wide its hidden layers are could not be read: D is ours.
 
     Args:
       model: whose hidden states the head reads.
       params: the model's.
       key: a typed key.
       num_outputs: of the head.
+      layers: of the head, the linear one included.
+      activation: f, one of ACTIVATIONS. Of one layer it is not used.
+
+    Raises:
+      ValueError: if layers is below 1, or the activation is unknown.
     """
+    if layers < 1:
+        raise ValueError(f"a reward head of {layers} layers: it has at least 1, the linear one")
+    if activation not in ACTIVATIONS:
+        raise ValueError(f"the activation {activation!r} of a reward head is none of {', '.join(ACTIVATIONS)}")
     width = _width(model, params)
     kernel = jax.random.normal(key, (width, num_outputs)) / jnp.sqrt(width + 1.0)
-    return {**params, REWARD: {"kernel": kernel, "bias": jnp.zeros(num_outputs)}}
+    head = {"kernel": kernel, "bias": jnp.zeros(num_outputs)}
+    if layers > 1:
+        drawn = jax.random.normal(jax.random.fold_in(key, 1), (layers - 1, width, width)) / jnp.sqrt(width + 1.0)
+        head[activation] = {"kernel": drawn, "bias": jnp.zeros((layers - 1, width))}
+    return {**params, REWARD: head}
 
 
 def add_degree_head(model: Model, params: Params, *, num_outputs: int) -> Params:
@@ -100,11 +122,11 @@ def make_predict(model: Model, *, completion_length: int) -> Callable:
             raise ValueError(
                 f"rows of {length} tokens leave no room for a prompt before {completion_length} completion tokens"
             )
-        return _linear(params[NAME], model.apply(params, batch)[:, -completion_length - 1 :])
+        return _outputs(params[NAME], model.apply(params, batch)[:, -completion_length - 1 :])
 
     def predict_packed(params: Params, batch: Packed) -> chex.Array:
         chex.assert_axis_dimension(batch.columns, 2, completion_length + 1)
-        outputs = _linear(params[NAME], _read(model, params, batch, batch.columns))
+        outputs = _outputs(params[NAME], _read(model, params, batch, batch.columns))
         kept = jnp.broadcast_to(_flat(batch.columns)[:, :, None] >= 0, outputs.shape)
         return jnp.where(kept, outputs, 0.0)
 
@@ -124,7 +146,7 @@ def make_predict_last(model: Model, name: str = REWARD) -> Callable:
     hidden_last = make_hidden_last(model)
 
     def predict(params: Params, batch: TokenBatch | Packed) -> chex.Array:
-        return _linear(params[name], hidden_last(params, batch))
+        return _outputs(params[name], hidden_last(params, batch))
 
     return predict
 
@@ -172,11 +194,11 @@ def make_predict_at(model: Model) -> Callable:
         chex.assert_rank(columns, 2)
         if isinstance(batch, Packed):
             places = jnp.take_along_axis(_flat(batch.columns), jnp.maximum(columns, 0), axis=1)
-            return _linear(params[REWARD], _read(model, params, batch, places))
+            return _outputs(params[REWARD], _read(model, params, batch, places))
         chex.assert_rank(batch.tokens, 2)
         hidden = model.apply(params, batch)
         picked = jnp.take_along_axis(hidden, jnp.maximum(columns, 0)[:, :, None], axis=1)
-        return _linear(params[REWARD], picked)
+        return _outputs(params[REWARD], picked)
 
     return predict
 
@@ -200,9 +222,17 @@ def _width(model: Model, params: Params) -> int:
     return jax.eval_shape(model.apply, params, TokenBatch(blank, blank, blank)).shape[-1]
 
 
-def _linear(head: Params, hidden: chex.Array) -> chex.Array:
-    """hidden [..., D] -> float32 [..., K]."""
+def _outputs(head: Params, hidden: chex.Array) -> chex.Array:
+    """hidden [..., D] -> float32 [..., K]: the head's hidden layers, if it has any, and its linear one."""
     flat = hidden.astype(jnp.float32).reshape(-1, hidden.shape[-1])
-    outputs = jnp.matmul(flat, head["kernel"], precision=jax.lax.Precision.HIGHEST)  # otherwise TPUs round to bfloat16
-    outputs += jnp.broadcast_to(head["bias"], outputs.shape)
-    return outputs.reshape(*hidden.shape[:-1], -1)
+    for name, activation in ACTIVATIONS.items():
+        if name in head:
+            for layer in range(len(head[name]["bias"])):
+                flat = activation(_linear(jax.tree.map(lambda x, i=layer: x[i], head[name]), flat))
+    return _linear(head, flat).reshape(*hidden.shape[:-1], -1)
+
+
+def _linear(layer: Params, flat: chex.Array) -> chex.Array:
+    """float32 [N, D] -> float32 [N, K]."""
+    outputs = jnp.matmul(flat, layer["kernel"], precision=jax.lax.Precision.HIGHEST)  # otherwise TPUs round to bfloat16
+    return outputs + jnp.broadcast_to(layer["bias"], outputs.shape)

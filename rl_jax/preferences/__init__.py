@@ -8,6 +8,7 @@
 A dataset takes the keywords of its function in LOADERS.
 """
 
+import functools
 import inspect
 
 from rl_jax.preferences import (
@@ -19,6 +20,7 @@ from rl_jax.preferences import (
     instructed,
     jsonl,
     judged,
+    mixed,
     principled,
     privileged,
     rated,
@@ -68,7 +70,7 @@ LOADERS = {
     "gsm8k_solutions": solutions.load_gsm8k_solutions,
     "openr": solutions.load_openr,
 }
-NAMES = tuple(LOADERS)
+NAMES = (*LOADERS, "mixed")
 
 
 def load(name: str, **kwargs) -> Preferences:
@@ -76,7 +78,7 @@ def load(name: str, **kwargs) -> Preferences:
 
     Args:
       name: one of NAMES.
-      **kwargs: keywords of its function in LOADERS.
+      **kwargs: keywords of its function in LOADERS, or of mixed.mix for "mixed".
 
     Returns:
       Preferences.
@@ -84,13 +86,14 @@ def load(name: str, **kwargs) -> Preferences:
     Raises:
       ValueError: if the name or a keyword is unknown, or a keyword is missing; the message lists the valid ones.
     """
-    if name not in LOADERS:
+    if name not in NAMES:
         raise ValueError(f"unknown preferences {name!r}; the names are {', '.join(NAMES)}")
-    parameters = inspect.signature(LOADERS[name]).parameters
+    loader = functools.partial(mixed.mix, load) if name == "mixed" else LOADERS[name]  # its parts are loaded in turn
+    parameters = inspect.signature(loader).parameters
     unknown = sorted(set(kwargs) - set(parameters))
     if unknown:
         raise ValueError(f"preferences {name!r} take no {', '.join(unknown)}; they take {', '.join(parameters)}")
     missing = [key for key, value in parameters.items() if value.default is value.empty and key not in kwargs]
     if missing:
         raise ValueError(f"preferences {name!r} need {', '.join(missing)}; they take {', '.join(parameters)}")
-    return LOADERS[name](**kwargs)
+    return loader(**kwargs)

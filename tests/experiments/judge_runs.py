@@ -12,14 +12,23 @@ from rl_jax.training import checkpoint
 SMALL = dict(embed_dim=32, num_layers=1, num_heads=2, num_kv_heads=2, head_dim=16, mlp_dim=64, tied_head=False)
 
 
-def reward_run(folder, alphabet: str, *, reads: str = "response", seed: int = 0, members: int = 1, scale: float = 20.0):
+def reward_run(
+    folder,
+    alphabet: str,
+    *,
+    reads: str = "response",
+    seed: int = 0,
+    members: int = 1,
+    scale: float = 20.0,
+    layers: int = 1,
+):
     """A run of experiments.reward_model with random params, whose head is `scale` times the usual."""
     words = {"response": "smoke,scratch", "steps": "smoke,scratch,steps", "log_ratio": "smoke,scratch,implicit"}[reads]
     config = reward_models.get_config(words)
     config.seed, config.task.alphabet = seed, alphabet
     config.model.update(**SMALL)
     config.rollout.update(completion_length=8, prompt_buckets=(16,))
-    config.algorithm.members = members
+    config.algorithm.members, config.algorithm.head.layers = members, layers
     config.log.update(progress=False, tensorboard=False)
     setup = make_setup(config)
     reader = reward_readers.make_reader(setup)

@@ -14,6 +14,7 @@ from configs.preferences import process_rewards, rlhf
 from experiments import best_of_n, dpo, ppo, reward_model
 from experiments.parts import check_config, critics, pretraining
 from experiments.parts import policy as policy_parts
+from experiments.parts.judges.trained import load_reward_model
 from experiments.parts.setup import make_setup
 from experiments.tools import over_optimization
 from rl_jax import grpo, preferences, sft
@@ -128,6 +129,29 @@ def test_a_critic_starts_as_the_reward_model(tmp_path):
         wrong = setup._replace(config=with_critic(small_config(tmp_path), **settings))
         with pytest.raises(error, match=said):
             critics.start(wrong, params, num_outputs=1)
+
+
+@pytest.mark.slow
+def test_a_head_of_two_layers_is_a_judge_and_becomes_a_critics(tmp_path):
+    """And a run that was recorded before heads had layers is read as one with a linear head."""
+    folders = [tmp_path / name for name in ("old", "deep")]
+    reward_run(folders[0], ALPHABET), reward_run(folders[1], ALPHABET, layers=2)
+    recorded = json.loads((folders[0] / "config.json").read_text())
+    assert recorded["algorithm"].pop("head") == {"layers": 1, "activation": "silu"}
+    (folders[0] / "config.json").write_text(json.dumps(recorded))
+    prompts, answers, found = ["1+2=", "3+4="], ["3", "8"], []
+    for folder in folders:
+        config = with_critic(small_config(tmp_path), init_from=str(folder))
+        setup, judge = make_setup(config), load_reward_model(folder)
+        critic, shardings = critics.start(setup, setup.init_params(), num_outputs=1)
+        assert jax.tree.structure(critic) == jax.tree.structure(shardings)
+        rows = jax.tree.map(jnp.asarray, judge.encode(prompts, answers))
+        ends = rows.tokens.shape[1] - 1 - np.argmax(np.asarray(rows.segment_ids != 0)[:, ::-1], axis=1)
+        values = make_predict(setup.model, completion_length=8)(critic, rows)
+        start = rows.tokens.shape[1] - 8 - 1  # the column of the first value
+        found.append(judge.score_texts(prompts, answers))
+        np.testing.assert_allclose(values[np.arange(2), ends - start, 0], found[-1], rtol=1e-4, atol=1e-4)
+    assert "silu" in critic[NAME] and np.abs(found[0] - found[1]).max() > 0.01
 
 
 def test_a_standardised_head_gives_the_rewards_that_are_trained_on():

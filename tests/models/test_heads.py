@@ -162,6 +162,75 @@ def test_members_of_a_reward_head_differ_by_their_draw():
     assert max_difference(heads.without_head(params), random_params()) == 0.0
 
 
+def deep_params(layers, activation, num_outputs=2):
+    key, more = jax.random.key(3), dict(num_outputs=num_outputs, layers=layers, activation=activation)
+    return heads.add_reward_head(MODEL, random_params(), key, **more)
+
+
+@pytest.mark.parametrize("activation", ["tanh", "silu"])
+def test_a_head_of_three_layers_is_what_numpy_makes_of_the_hidden_state(activation):
+    """As a reward of a whole row, and as a value at each token once it is a critic's."""
+    params, batch = deep_params(3, activation), token_batch([9, 12], 12)
+    rng = np.random.default_rng(1)  # biases that are not 0
+    params[heads.REWARD] = jax.tree.map(lambda x: x + rng.normal(size=x.shape).astype("f4"), params[heads.REWARD])
+    head = jax.tree.map(lambda x: np.asarray(x, np.float64), params[heads.REWARD])
+    f = {"tanh": np.tanh, "silu": lambda x: x / (1 + np.exp(-x))}[activation]
+
+    def outputs(hidden):
+        for kernel, bias in zip(head[activation]["kernel"], head[activation]["bias"], strict=True):
+            hidden = f(hidden @ kernel + bias)
+        return hidden @ head["kernel"] + head["bias"]
+
+    hidden = np.asarray(APPLY(random_params(), batch), np.float64)
+    last = np.asarray(batch.segment_ids != 0).shape[1] - 1 - np.argmax(np.asarray(batch.segment_ids != 0)[:, ::-1], 1)
+    expected = outputs(hidden[np.arange(2), last])
+    np.testing.assert_allclose(PREDICT_LAST(params, batch), expected, rtol=1e-4, atol=1e-4)
+    critic = random_params() | {heads.NAME: params[heads.REWARD]}
+    found = quick_jit(heads.make_predict(MODEL, completion_length=COMPLETION))(critic, batch)
+    np.testing.assert_allclose(found, outputs(hidden[:, -COMPLETION - 1 :]), rtol=1e-4, atol=1e-4)
+
+
+def test_more_layers_leave_the_linear_one_as_it_is_drawn():
+    plain, deep = deep_params(1, "none")[heads.REWARD], deep_params(3, "tanh")[heads.REWARD]
+    assert set(plain) == {"kernel", "bias"}, "a checkpoint of before there were layers"
+    np.testing.assert_array_equal(plain["kernel"], deep["kernel"])
+    drawn, width = np.asarray(deep["tanh"]["kernel"]), CONFIG.embed_dim
+    assert drawn.shape == (2, width, width) and drawn.std() == pytest.approx(1 / np.sqrt(width + 1), rel=0.1)
+    assert not np.any(np.asarray(deep["tanh"]["bias"])) and not np.array_equal(drawn[0], drawn[1])
+    with pytest.raises(ValueError, match="0 layers: it has at least 1"):
+        deep_params(0, "silu")
+    with pytest.raises(ValueError, match="'relu' of a reward head is none of none, tanh, silu"):
+        deep_params(2, "relu")
+
+
+def test_a_deep_head_learns_a_preference_that_no_linear_one_can():
+    """On a frozen trunk: of two features, what counts is whether they are of one sign (exclusive or). Three seeds."""
+    model = MODEL._replace(apply=lambda params, batch: params["table"][batch.tokens])
+    table = np.zeros((4, 16), np.float32)
+    table[:, :2] = [[1, 1], [-1, -1], [1, -1], [-1, 1]]
+    one = jnp.ones((4, 1), jnp.int32)
+    batch, better, worse = TokenBatch(jnp.arange(4)[:, None], 0 * one, one), [0, 0, 1, 1], [2, 3, 2, 3]
+    read = heads.make_predict_last(model)
+
+    def accuracy(seed, layers, activation):
+        def loss(head):
+            rewards = read({"table": table, heads.REWARD: head}, batch)[:, 0]
+            gaps = rewards[jnp.array(better)] - rewards[jnp.array(worse)]
+            return -jnp.mean(jax.nn.log_sigmoid(gaps)), gaps
+
+        def step(head, _):
+            gradient = jax.grad(loss, has_aux=True)(head)[0]
+            return jax.tree.map(lambda x, g: x - 0.5 * g, head, gradient), None
+
+        more = dict(layers=layers, activation=activation)
+        start = heads.add_reward_head(model, {"table": table}, jax.random.key(seed), **more)[heads.REWARD]
+        return jnp.mean(loss(jax.lax.scan(step, start, length=400)[0])[1] > 0.1)
+
+    for activation, low, high in (("silu", 1.0, 1.0), ("none", 0.0, 0.75)):
+        found = quick_jit(jax.vmap(lambda seed, a=activation: accuracy(seed, 2, a)))(jnp.arange(3))
+        assert np.all((np.asarray(found) >= low) & (np.asarray(found) <= high)), (activation, found)
+
+
 # --- Packed rows -----------------------------------------------------------------------------------------------------
 
 PACKED = [dict(share_prefix=False), dict(share_prefix=True), dict(share_prefix=True, num_parts=4, num_micro_batches=2)]
