@@ -8,10 +8,11 @@ Arguments: `terms` (a weighted sum of named terms; the default), `heron` (ranked
 `residuals`, `similarity`, `potential`, `machine`, `formula`, `constraint`; exploring `rnd`, `rdd`, `hindsight`,
 `byol_hindsight`, `counts`, `contrast`, `annotator`, `ranking`, `novelty`, `taxons`, `serene`; spread over an episode
 `revibranch`; learned from how the policy behaves that they train, `barfi`, `barfi_helpful`, `parl`; imitation of an
-`expert` run's episodes.jsonl (algorithm.relabel.demos), `gail`, `airl`, `liayn`, `likelihood`, `ads`, `rapl`, `stages`;
-auxiliary losses `taco`, `temporal`, `clam`, `views`, `robust_views`, `anchored_views`, `reward_and_state`; starts from
-`snapshots` of a teacher; `smoke` (seconds, for CI). docs/pages/control_rewards.md says what each of them is, and
-rl_jax.control.relabelling has the equations. Episode metrics and evaluations report the environment's own reward.
+`expert` run's episodes.jsonl (algorithm.relabel.demos), `gail`, `airl`, `liayn`, `likelihood`, `ads`, `rapl`, `stages`,
+`progress`; auxiliary losses `taco`, `temporal`, `clam`, `views`, `robust_views`, `anchored_views`, `reward_and_state`;
+starts from `snapshots` of a teacher; `smoke` (seconds, for CI). docs/pages/control_rewards.md says what each of them
+is, and rl_jax.control.relabelling has the equations. Episode metrics and evaluations report the environment's own
+reward.
 """
 
 from configs import common, sweeps
@@ -149,6 +150,12 @@ PLACES = {
         ),
     ),
     "potential": (_CORRIDOR, dict(fn="by_potential", potential=dict(fn="place"), scale=1.0)),
+    # arXiv 2512.23703 (Robo-Dopamine): progress as demonstrations taught it, as the potential. They are those of a run
+    # on another one:
+    #   ... --config=configs/control/rewards.py:potential --config.env.length=40 --workdir=runs/shown
+    #   ... --config=configs/control/rewards.py:progress --config.algorithm.relabel.demos=runs/shown/episodes.jsonl
+    # algorithm.relabel.scale=0.0 is the environment's sparse reward alone; `views` takes some of the three predictions.
+    "progress": (_LONG, dict(fn="by_progress", demos="", views=("incremental", "forward", "backward"), scale=1.0)),
     "machine": (_ERRANDS, dict(fn="by_machine", machine=dict(fn="sequence", places=(0, 6), size=7, progress=0.5))),
     # arXiv 2408.08188: the same errand as a formula; `second` is a part that the task contains.
     "formula": (

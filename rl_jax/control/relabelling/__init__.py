@@ -12,6 +12,7 @@ from rl_jax.control.relabelling.hindsight import by_bootstrap, by_hindsight
 from rl_jax.control.relabelling.imitation import by_discriminator
 from rl_jax.control.relabelling.likelihood import by_likelihood
 from rl_jax.control.relabelling.novelty import by_archive, by_distillation, by_elliptical
+from rl_jax.control.relabelling.progress import by_progress
 from rl_jax.control.relabelling.redistribution import by_importance
 from rl_jax.control.relabelling.shaping import by_lagrange, by_machine, by_potential, by_terms
 from rl_jax.control.relabelling.transport import by_stages, by_transport
@@ -31,6 +32,7 @@ __all__ = [
     "by_likelihood",
     "by_machine",
     "by_potential",
+    "by_progress",
     "by_stages",
     "by_terms",
     "by_transport",
