@@ -47,6 +47,7 @@ TASK = {
     "task.blanks": "sudoku: (fewest, most) blanks.",
     "task.num_problems": "Generated problems of a task.",
     "task.seed": "Random seed of a task's generated problems.",
+    "task.good_share": "stories that are generated: probability that a sentence is a good one.",
     "task.instruction": "word_problems: the prompt says what form the answer has; for a pretrained model.",
     "task.max_prompt_bytes": "word_problems: longest prompt; longer ones are left out and counted.",
     "task.max_completion_bytes": "word_problems: longest SFT target; longer ones are left out and counted.",

@@ -40,11 +40,20 @@ def draw_rest(rng: random.Random, person: str, thing: str, moods: Sequence[bool]
     return "".join(" " + form.format(person=person, thing=thing, word=word) for form, word in rows)
 
 
-def make_stories(*, num_stories: int, num_sentences: int, seed: int) -> list[dict[str, str]]:
+def make_stories(*, num_stories: int, num_sentences: int, seed: int, good_share: float = 0.5) -> list[dict[str, str]]:
     """Records with distinct prompts, in the order they are drawn.
 
-    Raises ValueError if there are fewer prompts than asked for.
+    Args:
+      num_stories: of them, each with a prompt of its own.
+      num_sentences: behind the prompt.
+      seed: of all that is drawn.
+      good_share: probability that a sentence is a good one.
+
+    Raises:
+      ValueError: if there are fewer prompts than asked for, or a number is out of its range.
     """
+    if not 0.0 <= good_share <= 1.0:
+        raise ValueError(f"good_share must be from 0 to 1, got {good_share}")
     if not 2 <= num_stories <= NUM_PROMPTS // 2:
         raise ValueError(f"num_stories must be 2..{NUM_PROMPTS // 2}, got {num_stories}")
     if not 1 <= num_sentences <= 6:
@@ -52,7 +61,7 @@ def make_stories(*, num_stories: int, num_sentences: int, seed: int) -> list[dic
     rng, result = random.Random(seed), {}
     while len(result) < num_stories:
         prompt, person, thing = draw_prompt(rng)
-        moods = [rng.random() < 0.5 for _ in range(num_sentences)]
+        moods = [rng.random() < good_share for _ in range(num_sentences)]
         rest = draw_rest(rng, person, thing, moods)
         result.setdefault(prompt, {"prompt": prompt, "completion": rest, "info": json.dumps({"num_good": sum(moods)})})
     return list(result.values())

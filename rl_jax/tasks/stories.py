@@ -37,7 +37,8 @@ def split_of(prompt: str) -> str:
 
 
 def load(*, path: str = "", tokenizer_path: str = "", sentiment_path: str = "", max_prompt_tokens: int = 48,
-         num_stories: int = 4_000, num_sentences: int = 3, seed: int = 0, skip_bad_records: bool = False,
+         num_stories: int = 4_000, num_sentences: int = 3, good_share: float = 0.5, seed: int = 0,
+         skip_bad_records: bool = False,
          data_dir: str = base.DEFAULT_DATA_DIR, sentiment_cache_dir: str = sentiment.DEFAULT_CACHE_DIR) -> base.Task:
     """The stories task. Without path, tokenizer_path and sentiment_path: generated stories, a lexicon as the reward.
 
@@ -48,6 +49,7 @@ def load(*, path: str = "", tokenizer_path: str = "", sentiment_path: str = "", 
       max_prompt_tokens: BOS included.
       num_stories: of generated stories: how many, each with a prompt of its own.
       num_sentences: of generated stories: behind the prompt.
+      good_share: of generated stories: probability that a sentence is a good one. 1: demonstrations of good ones.
       seed: of generated stories.
       skip_bad_records: whether to skip and count bad records instead of refusing them.
       data_dir: where the prepared dataset is stored.
@@ -64,7 +66,7 @@ def load(*, path: str = "", tokenizer_path: str = "", sentiment_path: str = "", 
         raise ValueError(f"max_prompt_tokens must be at least 8, got {max_prompt_tokens}")
     if not any((path, tokenizer_path, sentiment_path)):
         drawn = {"num_stories": int(num_stories), "num_sentences": int(num_sentences), "seed": int(seed)}
-        return _generated(drawn, data_dir)
+        return _generated(drawn | ({} if good_share == 0.5 else {"good_share": float(good_share)}), data_dir)
     if not all((path, tokenizer_path, sentiment_path)):
         raise ValueError("stories need path, tokenizer_path and sentiment_path, or none of them for generated ones")
     tokenizer = llama2c.Llama2cTokenizer(tokenizer_path)
@@ -94,7 +96,7 @@ def load(*, path: str = "", tokenizer_path: str = "", sentiment_path: str = "", 
     return base.Task("stories", tokenizer, sources, sentiment.score, {"model_path": model_path})
 
 
-def _generated(arguments: dict[str, int], data_dir: str) -> base.Task:
+def _generated(arguments: dict[str, int | float], data_dir: str) -> base.Task:
     """The task of the stories that moods.make_stories(**arguments) makes."""
 
     def make():

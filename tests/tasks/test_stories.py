@@ -103,7 +103,10 @@ def test_generated_stories_need_no_file(tmp_path):
 def test_stories_of_a_seed(tmp_path):
     first, again, other = (moods.make_stories(num_stories=50, num_sentences=2, seed=seed) for seed in (0, 0, 1))
     assert first == again != other
-    for settings in (dict(num_stories=10**6, num_sentences=2), dict(num_stories=5, num_sentences=0)):
+    all_good = moods.make_stories(num_stories=20, num_sentences=2, seed=0, good_share=1.0)
+    assert {json.loads(record["info"])["num_good"] for record in all_good} == {2}
+    wrong = dict(num_stories=5, num_sentences=2, good_share=1.5)
+    for settings in (dict(num_stories=10**6, num_sentences=2), dict(num_stories=5, num_sentences=0), wrong):
         with pytest.raises(ValueError, match="must be"):
             moods.make_stories(seed=0, **settings)
 

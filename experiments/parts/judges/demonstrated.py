@@ -52,7 +52,9 @@ def demonstrated(
     In every `retrain_every`-th step it takes one step of inverse RL on the step's own rows (inverse_rl). Each category
     has a head of its own on one trunk; the paper trains a model of each. `difficulty`, among its components, is the
     weight of each prompt (credit.difficulty): the text encoder is the model at `path`, as it is there, the mean of its
-    hidden states over a completion. Source: DR-IRL arXiv 2503.18991.
+    hidden states over a completion. `accuracy`, logged at each update, is the share of prompts whose demonstration has
+    more than their samples' mean; near a half the policy cannot be told from the demonstrations: time to stop.
+    Source: DR-IRL arXiv 2503.18991; without categories and the weight, reward learning from demonstrations, 2405.17888.
 
     Args:
       setup: of the run.
@@ -108,7 +110,8 @@ class _Demonstrated:
         rewards = self._rewards(params, (flat, which.reshape(-1))).reshape(present.shape)
         gap = rewards[:, 0] - jnp.mean(rewards[:, 1:], axis=1)
         found = inverse_rl(rewards, present, decay=self._options["decay"])
-        return masked_mean(*found), {"gap": masked_mean(jax.lax.stop_gradient(gap), present[:, 0])}
+        numbers = {"gap": jax.lax.stop_gradient(gap), "accuracy": (gap > 0.0).astype(jnp.float32)}
+        return masked_mean(*found), {name: masked_mean(x, present[:, 0]) for name, x in numbers.items()}
 
     def __call__(self, judged: Rows) -> Verdict:
         params, size = self.learner.params if self.learner else self._start, self._options["size"]
