@@ -32,7 +32,7 @@ from experiments.parts.training import make_trainer, to_mesh
 from rl_jax import preferences
 from rl_jax.core.types import Params
 from rl_jax.data import pipeline
-from rl_jax.models.heads import ACTIVATIONS, without_head
+from rl_jax.models.heads import without_head
 from rl_jax.runs.logging import write_atomically
 from rl_jax.tasks import Task
 from rl_jax.training import distributed
@@ -40,20 +40,12 @@ from rl_jax.training.step import TrainState
 
 
 def check(config) -> None:
-    """Raises ValueError if several members are asked for and only one can be read, or if algorithm.head is wrong."""
-    head = config.algorithm.head
-    if head.layers < 1 or head.activation not in ACTIVATIONS:
-        raise ValueError(
-            f"algorithm.head: layers={head.layers!r} must be 1 or more, and activation={head.activation!r} one of "
-            f"{', '.join(ACTIVATIONS)}"
-        )
-    if config.algorithm.reads not in ("response", "steps") and head.layers > 1:
-        raise ValueError(
-            f"algorithm.head.layers={head.layers}: reads={config.algorithm.reads!r} has no such head; it is of "
-            "'response' and 'steps'"
-        )
-    if config.algorithm.reads != "response" and config.algorithm.members > 1:
-        raise ValueError(f"algorithm.members: only reads='response' has several, not {config.algorithm.reads!r}")
+    """Raises ValueError if several members or layers are asked for and only one can be read."""
+    layers, reads = config.algorithm.head.layers, config.algorithm.reads
+    if layers > 1 and reads not in ("response", "steps"):
+        raise ValueError(f"algorithm.head.layers={layers}: algorithm.reads={reads!r} has no such head")
+    if reads != "response" and config.algorithm.members > 1:
+        raise ValueError(f"algorithm.members: only reads='response' has several, not {reads!r}")
     reward_shift.check(config)
     reward_traces.check(config)
 

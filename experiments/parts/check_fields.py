@@ -49,6 +49,8 @@ RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("encode.identical", *_choice("refuse", "drop")),
     ("algorithm.responses algorithm.members reward.members", _is_count, COUNT),
     ("algorithm.reads", *_choice("response", "steps", "log_ratio", "user")),
+    ("head.layers", _is_count, COUNT),
+    ("head.activation", *_choice("none", "tanh", "silu")),
     ("algorithm.samples denoise.steps denoise.block_length hints.min_chunk hints.max_chunk", _is_count, COUNT),
     ("algorithm.objective", *_choice("bgpo", "elbo", "diffu_grpo")),
     ("algorithm.masking", *_choice("count", "uniform")),
@@ -129,6 +131,9 @@ def between(values: Mapping[str, Any], others: tuple = ()) -> Iterator[str]:
     members = of("algorithm.members", "algorithm.reads")
     if members and members[0] > 1 and members[1] != "response":
         yield f"algorithm.members={members[0]}: only algorithm.reads='response' has several, not {members[1]!r}"
+    layers = of("algorithm.head.layers", "algorithm.reads")
+    if layers and layers[0] > 1 and layers[1] not in ("response", "steps"):
+        yield f"algorithm.head.layers={layers[0]}: algorithm.reads={layers[1]!r} has no such head"
     ends = [f".{end}" for words, _, _ in (*RULES, *others) for end in words.split()]
     for name, value in values.items():
         if isinstance(value, float) and math.isnan(value) and not f".{name}".endswith((*ends, ".clip_low")):

@@ -370,9 +370,12 @@ def test_labels_that_the_data_do_not_have(tmp_path, loss, name, unsaid):
         (lambda c: c.algorithm.update(reads="essays"), "reads='essays' is none of response, steps, log_ratio"),
         (lambda c: c.algorithm.update(reads="steps"), "needs data.kind=steps"),
         (lambda c: c.algorithm.update(reads="log_ratio", members=2), "only reads='response' has several"),
-        (lambda c: c.algorithm.head.update(layers=0), "algorithm.head: layers=0 must be 1 or more"),
-        (lambda c: c.algorithm.head.update(activation="relu"), "activation='relu' one of none, tanh, silu"),
-        (lambda c: c.algorithm.update(reads="user", head=dict(layers=2)), "head.layers=2: reads='user' has no such"),
+        (lambda c: c.algorithm.head.update(layers=0), "a reward head of 0 layers"),
+        (lambda c: c.algorithm.head.update(activation="relu"), "'relu' of a reward head is none of none, tanh"),
+        (
+            lambda c: c.algorithm.update(reads="user", head=dict(layers=2)),
+            "head.layers=2: algorithm.reads='user' has no",
+        ),
         (lambda c: c.algorithm.update(loss=dict(fn="bt")), "no function 'bt'; it has: .*bradley_terry"),
         (lambda c: c.algorithm.update(loss=dict(fn="bradley_terry", margin=1)), "takes no keyword 'margin'"),
         (
