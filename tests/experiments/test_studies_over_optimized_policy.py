@@ -77,5 +77,5 @@ def test_the_whole_at_its_smoke_size():
     for metrics in found.values():
         np.testing.assert_allclose(metrics["lost"], np.subtract(metrics["peak"], metrics["after"]))
         assert np.all((np.array(metrics["after"]) >= 0) & (np.array(metrics["after"]) <= 1))
-    one, five = found.values()
+    one, five = found["single"], found["worst"]
     assert np.array_equal(one["start"], five["start"]) and not np.array_equal(one["after"], five["after"])
