@@ -12,6 +12,9 @@ how near the policy has come. judge/irl/accuracy near a half is the time to stop
 demonstrations any more. Departs: the paper trains policy and reward to the end in turns, here they take one step each;
 its second algorithm, whose reward is the policy's own log-ratio, is SPIN (configs/methods/preferences/spin.py). DR-IRL
 (configs/tasks/dr_irl.py) is this with a head for each category and advantages scaled by difficulty. Arguments: `smoke`.
+
+After 160 steps of SFT in place of 300, the lexicon's grade of held-out prompts went from .48 to .67 after 15 steps and
+.75 after 60, at a KL of .04 per token (seed 1, 128 prompts); in a run of 24 steps from .53 to .66 (seed 0, 64 prompts).
 """
 
 from configs import common
