@@ -112,6 +112,7 @@ def test_shaping_adds_up_to_the_first_states_potential_over_two_rollouts(demos):
         assert added == pytest.approx(-phi[0] + (0.0 if ends else GAMMA ** (end - begin) * phi[-1]), abs=1e-5)
 
 
+@pytest.mark.slow
 def test_the_fit_knows_how_far_the_demonstration_was(demos):
     """Two seeds: each view rises along the way, and a step back costs; as it is drawn the network knows neither."""
     made = {
