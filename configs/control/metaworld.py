@@ -14,7 +14,8 @@ second and core. `smoke` (seconds, for CI).
 """
 
 from configs import common, sweeps
-from configs.control import control_common, environments, replay_common
+from configs.control import control_common, replay_common
+from configs.control.environments import METHODS as LEARNERS  # the module's sweeps are of PPO's fields
 
 TASKS = {
     "reach": dict(name="metaworld/reach-v3", count=1, steps=60_000),
@@ -82,7 +83,7 @@ def _by_gradients(name: str, task: dict, method: str):
     config.train.update(epochs=10, minibatches=20)
     config.train.optimizer.update(learning_rate=5e-4)
     if method == "trpo":
-        for group, function in environments.METHODS["trpo"].items():
+        for group, function in LEARNERS["trpo"].items():
             config.algorithm[group] = function
     config.log_every = config.checkpoint.every = 10
     return config

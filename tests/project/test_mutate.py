@@ -250,7 +250,7 @@ def test_faults_are_killed_and_survive_in_a_small_repository(tmp_path):
     (root / "rl_jax" / "core").mkdir(parents=True)
     for name in ("mutation", "started"):
         shutil.copytree(REPO_ROOT / "tests" / name, root / "tests" / name)
-    for name in ("mutate.py", "conftest.py", "single_operations.py"):
+    for name in ("mutate.py", "conftest.py", "single_operations.py", "random_bits.py", "threefry.c"):
         shutil.copy(REPO_ROOT / "tests" / name, root / "tests" / name)
     shutil.copy(REPO_ROOT / "pyproject.toml", root)
     (root / "rl_jax" / "__init__.py").write_text("")
