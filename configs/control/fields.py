@@ -31,7 +31,7 @@ CONTROL = {
     "train.total_steps": "Environment steps per run. All environments together.",
     "network.kind": '"mlp", "gru", "transformer" or "windows". And "denoiser", for its probe.',
     "network.hidden": "Widths of the hidden layers. Actor and critic have their own.",
-    "network.width": "Width of the memory.",
+    "network.width": "Width of the memory. muzero: numbers of a latent state.",
     "network.context": "transformer: context length, in steps. windows: env.frame_stack.",
     "network.heads": "transformer: attention heads.",
     "network.slow_rate": "windows: share of the newest encoder in the copy that the actor reads, per gradient step.",

@@ -18,7 +18,7 @@ combination by an integer program). `smoke` (seconds, for CI).
 import math
 
 from configs import common, sweeps
-from configs.control import hover_common, replay_common, sequoia_common
+from configs.control import hover_common, muzero_common, replay_common, sequoia_common
 
 _ADAM = dict(learning_rate=1e-3, eps=1e-8)
 ENVIRONMENTS = {
@@ -106,6 +106,7 @@ ENVIRONMENTS["docking"] = dict(
     eval=dict(num_episodes=32, max_steps=40),
 )
 ENVIRONMENTS["hover"] = hover_common.HOVER
+ENVIRONMENTS["mapping"] = muzero_common.MAPPING
 CONTINUOUS = ("pendulum", "aim", "laser", "restless_vectors", "docking", "hover")
 
 _REAL = dict(
@@ -228,6 +229,7 @@ METHODS["liayn"] = dict(
     train=dict(actor_every=2),
 )
 METHODS["sequoia"] = sequoia_common.SEQUOIA
+METHODS["muzero"] = muzero_common.MUZERO
 METHODS["learn_to_fly"] = hover_common.LEARN_TO_FLY
 # method -> (the only environment that has what it needs, what it does with it).
 WRITTEN_FOR = {

@@ -12,6 +12,7 @@ import optax
 from experiments.parts import residual_bases
 from experiments.parts.adversaries import make_payer
 from experiments.parts.control_agents import build_team
+from experiments.parts.control_planning import build_planner
 from experiments.parts.control_runs import count_runs, judge
 from experiments.parts.control_setup import load_env, num_updates, settings_of, with_values
 from experiments.parts.episodes import episode_row
@@ -33,6 +34,7 @@ from rl_jax.models.agents.distributions import categorical
 from rl_jax.rollout.envs.episode import record_episode
 
 CHOICES = ("dqn", "discrete_sac")  # methods of whole-number actions; the others take real ones
+OWN_BUILDERS = {"muzero": build_planner}  # methods whose parts are no critics
 BEFORE_SQUASH = ("sac", "task_sac", "sequence_sac")  # methods whose actions are stored before the squash
 
 
@@ -66,6 +68,8 @@ def build(config, algorithm: dict[str, Any], env: envs.Vector) -> Built:
     space, shape, name = env.action_space, env.observation_space.shape, algorithm["method"]["fn"]
     if isinstance(space, envs.Joint):
         return Built(*build_team(config, algorithm, env))
+    if name in OWN_BUILDERS:
+        return Built(*OWN_BUILDERS[name](config, algorithm, env))
     layers = config.network.to_dict()
     dueling, members, kind = layers.pop("dueling"), layers.pop("members"), layers.pop("kind")
     enumerated, denoising = layers.pop("enumerated"), layers.pop("denoising_steps", 0)

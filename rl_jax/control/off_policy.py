@@ -77,7 +77,7 @@ def make_replay_update(
     judged = _make_judged(settings, adversary, axis_name)
 
     acting = make_acting(method, intervention)
-    gathered = _make_gathered(acting, distribution, env, intervention is not None)
+    gathered = _make_gathered(acting, distribution, env, intervention is not None, method.keep)
 
     def both(train: TrainState):
         """(params, slow copies) as the method's pytrees."""
@@ -192,8 +192,11 @@ def _make_judged(settings: ReplaySettings, adversary: Adversary | None, axis_nam
     return judged
 
 
-def _make_gathered(acting: Callable, distribution, env, intervening: bool) -> Callable:
-    """(params, slow, worlds, key, share, T) -> (worlds, Transitions [B, T], which the expert took or (), metrics)."""
+def _make_gathered(acting: Callable, distribution, env, intervening: bool, keep: Callable | None) -> Callable:
+    """(params, slow, worlds, key, share, T) -> (worlds, rows [B, T], which the expert took or (), metrics).
+
+    The rows are Transitions, or what `keep` (OffPolicy) makes of them.
+    """
 
     def gathered(params, slow, worlds: Worlds, key, share: chex.Array, count: int, helped: str = "when due"):
         policy = acting(params, slow, share, helped)
@@ -206,6 +209,7 @@ def _make_gathered(acting: Callable, distribution, env, intervening: bool) -> Ca
             terminated=rows.terminated,
             truncated=rows.truncated,
         )
+        kept = kept if keep is None else keep(kept, rows.outputs)
         return worlds, kept, rows.outputs[..., -1] if intervening else (), metrics
 
     return gathered

@@ -20,7 +20,8 @@ class Replay(NamedTuple):
     """The newest R steps of each of B environments.
 
     Attributes:
-      rows: Transitions [B, R]. Slot i holds the newest step whose number is i modulo R.
+      rows: Transitions [B, R], or what a method keeps instead (OffPolicy.keep). Slot i holds the newest step whose
+        number is i modulo R.
       priorities: float32 [B, R], p^exponent; 0 where nothing is written. () if draws are uniform.
     """
 
@@ -32,7 +33,8 @@ class ReplayBatch(NamedTuple):
     """N draws.
 
     Attributes:
-      steps: Transitions [N]; rewards are sums over n steps, next_observations those after the last of them.
+      steps: Transitions [N]; rewards are sums over n steps, next_observations those after the last of them. Of
+        `draw_windows`: rows [N, W] as they were kept, discounts [N, W].
       discounts: float32 [N], of the value after the last step: gamma^m, and 0 if the task ended.
       weights: float32 [N], importance weights, 1 at most; all 1 if draws are uniform.
       places: int32 [N, 2], environment and slot, for `with_priorities`.
@@ -129,6 +131,49 @@ def draw(
       axis_name: mapped axis over which the environments are spread; each part draws from its own.
       pay: (observations [M, ...], actions [M, ...]) -> rewards [M] in the place of the stored ones.
     """
+    slots = replay.rows.rewards.shape[1]
+    env, slot, weights = _starts(replay, written, key, size, steps=steps, priority=priority, axis_name=axis_name)
+    places = jnp.stack([env, slot], axis=1).astype(jnp.int32)
+    first = _read(replay.rows, written, env, slot)
+    if steps == 1:
+        found = _paid(first, pay)
+        discounts = jnp.where(found.terminated, 0.0, discount)
+        return ReplayBatch(found, discounts, weights, places)
+    of = _paid(_windows(replay, written, env, slot, steps), pay)
+    total, discounts, last = sum_steps(of.rewards, of.terminated, of.truncated, discount)
+    end = _read(replay.rows, written, env, (slot + last) % slots)
+    found = end._replace(observations=first.observations, actions=first.actions, rewards=total)
+    return ReplayBatch(found, discounts, weights, places)
+
+
+def draw_windows(
+    replay: Replay,
+    written: chex.Array,
+    key: chex.PRNGKey,
+    size: int,
+    *,
+    discount: float,
+    length: int,
+    priority: Priority = UNIFORM,
+    axis_name=None,
+    pay: Callable | None = None,
+) -> ReplayBatch:
+    """N = size draws of W = length successive steps, across the ends of episodes: steps and discounts are [N, W].
+
+    Args:
+      replay: with at least W steps written; rows of any kind with `rewards` and `terminated`.
+      length: W. The newest W - 1 steps of each environment start no draw.
+      discount: gamma, of a single step.
+      written, key, size, priority, axis_name, pay: as at `draw`.
+    """
+    env, slot, weights = _starts(replay, written, key, size, steps=length, priority=priority, axis_name=axis_name)
+    found = _paid(_windows(replay, written, env, slot, length), pay)
+    places = jnp.stack([env, slot], axis=1).astype(jnp.int32)
+    return ReplayBatch(found, jnp.where(found.terminated, 0.0, discount), weights, places)
+
+
+def _starts(replay: Replay, written, key: chex.PRNGKey, size: int, *, steps: int, priority: Priority, axis_name):
+    """(environments [N], slots [N], weights [N]) of the first of `steps` successive steps; arguments as `draw`'s."""
     envs, slots = replay.rows.rewards.shape
     held = jnp.minimum(written, slots)
     starts = held - (steps - 1)  # per environment
@@ -150,18 +195,13 @@ def draw(
         weights = jnp.where(chance > 0, jnp.power(jnp.maximum(chance, 1e-12), -priority.correction), 0.0)
         largest = jnp.max(weights)
         weights = weights / (largest if axis_name is None else jax.lax.pmax(largest, axis_name))
-    places = jnp.stack([env, slot], axis=1).astype(jnp.int32)
-    first = _read(replay.rows, written, env, slot)
-    if steps == 1:
-        found = _paid(first, pay)
-        discounts = jnp.where(found.terminated, 0.0, discount)
-        return ReplayBatch(found, discounts, weights, places)
-    window = (slot[:, None] + jnp.arange(steps)[None, :]) % slots
-    of = _paid(_read(replay.rows, written, env[:, None], window), pay)
-    total, discounts, last = sum_steps(of.rewards, of.terminated, of.truncated, discount)
-    end = _read(replay.rows, written, env, (slot + last) % slots)
-    found = end._replace(observations=first.observations, actions=first.actions, rewards=total)
-    return ReplayBatch(found, discounts, weights, places)
+    return env, slot, weights
+
+
+def _windows(replay: Replay, written: chex.Array, env: chex.Array, slot: chex.Array, length: int):
+    """The rows [N, length] from these places [N] on."""
+    window = (slot[:, None] + jnp.arange(length)[None, :]) % replay.rows.rewards.shape[1]
+    return _read(replay.rows, written, env[:, None], window)
 
 
 def _read(rows: Transitions, written: chex.Array, env: chex.Array, slot: chex.Array) -> Transitions:

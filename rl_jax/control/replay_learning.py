@@ -11,7 +11,7 @@ import optax
 
 from rl_jax.control.adversaries import Adversary
 from rl_jax.control.interventions import draw_shown
-from rl_jax.control.replay import ReplayBatch, draw, join, with_priorities
+from rl_jax.control.replay import ReplayBatch, draw, draw_windows, join, with_priorities
 from rl_jax.control.replay_types import OffPolicy, ReplaySettings, ReplayState, opener
 from rl_jax.core.masked import Mean
 from rl_jax.training.step import TrainState
@@ -40,7 +40,7 @@ def make_learner(
     turns, per_turn = _turns(settings, method)
     common = dict(opened=opened, optimizers=optimizers, settings=settings, axis_name=axis_name)
 
-    next_batch = learn_from or make_draws(settings, axis_name, adversary)
+    next_batch = learn_from or make_draws(settings, axis_name, adversary, window=method.window)
 
     def critic_step(state: ReplayState, key: chex.PRNGKey):
         draw_key, loss_key = jax.random.split(key)
@@ -97,30 +97,33 @@ def make_learner(
     return learn
 
 
-def make_draws(settings: ReplaySettings, axis_name, adversary: Adversary | None = None) -> Callable:
+def make_draws(settings: ReplaySettings, axis_name, adversary: Adversary | None = None, *, window: int = 0) -> Callable:
     """(state, key) -> ReplayBatch: of the replay, or half of it and half of what is kept.
 
     Args:
       settings: the numbers.
       axis_name: mapped axis over which the environments are spread.
       adversary: as at make_learner.
+      window: as at OffPolicy.
     """
+    if window:
+        one = functools.partial(draw_windows, length=window)
+    else:
+        one = functools.partial(draw, steps=settings.steps)
 
     def draws(state: ReplayState, key: chex.PRNGKey) -> ReplayBatch:
-        options = dict(
-            discount=settings.discount, steps=settings.steps, priority=settings.priority, axis_name=axis_name
-        )
+        options = dict(discount=settings.discount, priority=settings.priority, axis_name=axis_name)
         if adversary is not None:
             options["pay"] = functools.partial(adversary.pay, state.train.trackers["adversary"])
         if not settings.kept:
-            return draw(state.replay, state.written, key, settings.batch_size, **options)
+            return one(state.replay, state.written, key, settings.batch_size, **options)
         own_key, kept_key = jax.random.split(key)
         half, kept = settings.batch_size // 2, state.train.trackers["kept"]
-        mine = draw(state.replay, state.written, own_key, half, **options)
+        mine = one(state.replay, state.written, own_key, half, **options)
         if "taken" in state.train.trackers:
             taken = state.train.trackers["taken"]
             return join(mine, draw_shown(kept, state.replay, taken, kept_key, half, discount=settings.discount))
-        return join(mine, draw(kept, jnp.int32(settings.kept), kept_key, half, **options))
+        return join(mine, one(kept, jnp.int32(settings.kept), kept_key, half, **options))
 
     return draws
 

@@ -26,6 +26,10 @@ class OffPolicy(NamedTuple):
         newest params and the observation.
       memory: (key, B) -> the memory at the start, a pytree with B first; () without it.
       single_steps: whether the losses need the next observation after one step, as a learned model of it does.
+      window: W, successive steps of each draw, for losses of sequences: the steps of a ReplayBatch are then [N, W]
+        (replay.draw_windows). 0: draws of one step, or of sums over n.
+      keep: (control.transitions.Transitions [B, T], outputs [B, T, ...] of the policy and the caller's columns after
+        them) -> the rows that the replay holds, a NamedTuple with their `rewards`. None: the Transitions.
     """
 
     init: Callable
@@ -36,6 +40,8 @@ class OffPolicy(NamedTuple):
     acting: Callable | None = None
     memory: Callable | None = None
     single_steps: bool = False
+    window: int = 0
+    keep: Callable | None = None
 
 
 class ReplaySettings(NamedTuple):
@@ -136,10 +142,12 @@ def check(settings: ReplaySettings, num_steps: int, method: OffPolicy, *, interv
             f"replay: {settings.slots} slots and {settings.warmup} warm-up steps of each environment must be "
             f"multiples of the {num_steps} steps of an update"
         )
-    if settings.kept and (settings.batch_size % 2 or settings.kept < settings.steps or settings.priority.used()):
+    needed = method.window or max(settings.steps, 1)
+    reason = f"the {needed} of a draw" if method.window else f"n_step={settings.steps}"
+    if settings.kept and (settings.batch_size % 2 or settings.kept < needed or settings.priority.used()):
         raise ValueError(
             f"replay: {settings.kept} kept steps of each environment need an even batch_size={settings.batch_size}, at "
-            f"least n_step={settings.steps} of them, and draws without priority"
+            f"least {reason} of them, and draws without priority"
         )
     if intervening and (settings.steps != 1 or not settings.kept):
         raise ValueError(
@@ -151,8 +159,8 @@ def check(settings: ReplaySettings, num_steps: int, method: OffPolicy, *, interv
             f"algorithm.n_step={settings.steps}: this method learns a model of the next state, and a draw of several "
             f"steps has the state after all of them; set it to 1"
         )
-    if not max(settings.steps, 1) <= settings.warmup <= settings.slots:
+    if not needed <= settings.warmup <= settings.slots:
         raise ValueError(
-            f"replay: {settings.warmup} warm-up steps of each environment must be at least n_step={settings.steps}, "
+            f"replay: {settings.warmup} warm-up steps of each environment must be at least {reason}, "
             f"and fit into its {settings.slots} slots"
         )

@@ -13,6 +13,7 @@ the network, n steps and priorities of the replay, distributions of the head. Wi
     sequence_sac: sac whose actor gives J actions per decision, trained in states of a learned model      sequences.py
     sequoia:      y = r + d Q'(s', a*), a* the best of all feasible binary actions, by a search          combined.py
     value_decomposition: dqn whose Q(s, a) is a mixture of the values of several agents                   mixed.py
+    muzero:       z = n rewards and the value of a search in a learned model, which also chooses a         planned.py
 """
 
 from rl_jax.control.replay_methods.basic import discrete_sac, dqn, sac, task_sac, td3
@@ -20,6 +21,7 @@ from rl_jax.control.replay_methods.combined import sequoia
 from rl_jax.control.replay_methods.mixed import value_decomposition
 from rl_jax.control.replay_methods.on_the_fly import expo
 from rl_jax.control.replay_methods.parts import READINGS, ReplayParts, least, read
+from rl_jax.control.replay_methods.planned import muzero
 from rl_jax.control.replay_methods.sequences import sequence_sac
 
 __all__ = [
@@ -29,6 +31,7 @@ __all__ = [
     "dqn",
     "expo",
     "least",
+    "muzero",
     "read",
     "sac",
     "sequence_sac",

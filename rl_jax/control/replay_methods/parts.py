@@ -13,12 +13,12 @@ class ReplayParts(NamedTuple):
     """What a method is made of.
 
     Attributes:
-      critic: models.agents.value_networks.Critic.
+      critic: models.agents.value_networks.Critic; muzero: None.
       actor: models.agents.value_networks.Actor, or None; expo: of the edits; sequence_sac: models.agents.plans.Planner.
       head: losses.value_heads.ValueHead, the reading of the critic's outputs.
       smoothing: td3: the distribution of the actions in its target (models.agents.exploration.noisy).
       base: expo: the models.agents.diffusion.Diffusion that is edited.
-      model: sequence_sac: models.agents.plans.StateModel.
+      model: sequence_sac: models.agents.plans.StateModel; muzero: models.agents.latent_model.LatentModel.
       mixer: value_decomposition: models.agents.mixers.Mixer.
       searches: sequoia: name -> (critic params, observations [N, ...]) -> its best actions float32 [N, n]
         (models.agents.relu_programs).

@@ -129,6 +129,28 @@ def drawn(size: int, to_env: Callable) -> Distribution:
     return Distribution(2 * size, noise, sample, mode, _no_density, _no_density, to_env, _no_density)
 
 
+def searched(num_actions: int) -> Distribution:
+    """The actions of a policy that has searched for them: outputs are (action, best action, value, improved policy).
+
+    They are 3 + A; the value and the policy are for the replay.
+
+    Args:
+      num_actions: A.
+    """
+
+    def sample(outputs: chex.Array, noise: chex.Array) -> chex.Array:
+        return outputs[..., 0].astype(jnp.int32)
+
+    def noise(key: chex.PRNGKey, shape: tuple[int, ...]) -> chex.Array:
+        return jnp.zeros(shape)
+
+    def mode(outputs: chex.Array) -> chex.Array:
+        return outputs[..., 1].astype(jnp.int32)
+
+    size = 3 + num_actions
+    return Distribution(size, noise, sample, mode, _no_density, _no_density, lambda a: a, _no_density)
+
+
 def squashed(low: np.ndarray, high: np.ndarray) -> Distribution:
     """`tanh_gaussian` whose densities are those of the action scaled to [-1, 1], as SAC's target entropy counts them.
 
