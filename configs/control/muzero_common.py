@@ -7,7 +7,7 @@ MUZERO = dict(
     network=dict(width=32),  # numbers of a latent state
     algorithm=dict(
         # search: "gumbel" or "puct"; simulations: per step; unroll: K, steps of the model in the loss.
-        method=dict(fn="muzero", search="gumbel", simulations=16, unroll=4, value_coef=1.0, reward_coef=1.0),
+        method=dict(fn="muzero", search="gumbel", simulations=16, unroll=3, value_coef=1.0, reward_coef=1.0),
         head=dict(fn="scalar", delta=math.inf),
         n_step=4,
         exploration=dict(initial=0.0, final=0.0, fraction=1.0),  # the search's noise explores

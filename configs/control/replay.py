@@ -6,10 +6,10 @@
 
 Arguments: an environment, `cartpole`, `pendulum`, `breakout` (MinAtar); or a probe, `matching`, `corridor`, `aim`,
 `laser` (a pulse to shorten), `restless` (coupled arms), `restless_vectors` (the same, actions as vectors), `docking`,
-`hover` (a quadrotor). A method, of choices: `dqn`
-(with a double target, the default), `dueling`, `n_step`, `prioritized`, `c51`, `qr_dqn`, `rainbow` (all of these with
-c51), `discrete_sac`; of numbers: `ddpg`, `td3`, `sac` (the default), `redq`, `srl` (four actions per decision),
-`held_sac` (its comparison), and in `docking` `residual` (a correction of a cloned policy), `residual_fixed` (of a
+`hover` (a quadrotor), `mapping` (tensors to a fast memory). A method, of choices: `dqn` (with a double target, the
+default), `dueling`, `n_step`, `prioritized`, `c51`, `qr_dqn`, `rainbow` (all of these with c51), `discrete_sac`,
+`muzero` (a search in a learned model); of numbers: `ddpg`, `td3`, `sac` (the default), `redq`, `srl` (four actions per
+decision), `held_sac` (its comparison), and in `docking` `residual` (a correction of a cloned policy), `residual_fixed` (of a
 controller), `hil_serl` (somebody intervenes), `expo` (edits of a cloned diffusion policy), `liayn` (imitation); in
 `hover` `learn_to_fly` (TD3, the reward's weights by a curriculum), in `restless_vectors` `sequoia` (DQN, the best
 combination by an integer program). `smoke` (seconds, for CI).
@@ -247,7 +247,7 @@ WRITTEN_FOR["learn_to_fly"] = ("hover", "weighs the terms of hover's reward; the
 OF_NUMBERS = (*WRITTEN_FOR, "ddpg", "td3", "sac", "srl", "held_sac", "redq")
 # The range of discounted returns, for c51 and rainbow.
 RANGES = {"cartpole": (0.0, 100.0), "breakout": (0.0, 30.0), "matching": (-1.0, 1.0), "corridor": (0.0, 1.0)}
-RANGES["restless"] = (0.0, 10.0)
+RANGES["restless"] = RANGES["mapping"] = (0.0, 10.0)
 
 
 def get_config(arg: str | None = None):

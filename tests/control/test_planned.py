@@ -102,17 +102,19 @@ def by_hand(params, rows, i):
 def test_the_loss_is_that_of_a_loop(batch):
     method = made(LINE)
     params = LINE.init(None)
-    loss, errors, metrics = method.critic_loss({"critic": params}, {}, batch, None)
-    np.testing.assert_allclose(loss, [by_hand(params, batch.steps, i) for i in range(64)], rtol=2e-5)
-    assert errors.shape == (64,) and set(metrics) > {"value/error", "policy/cross_entropy"} and method.window == WINDOW
 
-    def total(searched):
+    def total(params, searched):
         rows = batch.steps._replace(search_policies=searched[0], search_values=searched[1], rewards=searched[2])
-        return jnp.sum(method.critic_loss({"critic": params}, {}, batch._replace(steps=rows), None)[0])
+        loss, errors, metrics = method.critic_loss({"critic": params}, {}, batch._replace(steps=rows), None)
+        return jnp.sum(loss), (loss, errors, metrics)
 
     data = batch.steps.search_policies, batch.steps.search_values, batch.steps.rewards
-    for slope in jax.grad(total)(data):
-        assert not slope.any(), "what a search found is data"
+    both = jax.jit(jax.grad(total, argnums=(0, 1), has_aux=True), compiler_options=QUICK)
+    (slopes, stopped), (loss, errors, metrics) = both(params, data)
+    host = jax.tree.map(np.asarray, batch.steps)
+    np.testing.assert_allclose(loss, [by_hand(params, host, i) for i in range(64)], rtol=2e-5)
+    assert errors.shape == (64,) and set(metrics) > {"value/error", "policy/cross_entropy"} and method.window == WINDOW
+    assert slopes.all() and not any(slope.any() for slope in stopped), "what a search found is data"
 
 
 def test_the_gradient_is_halved_at_the_start_of_each_step():
@@ -149,23 +151,19 @@ LENGTH = 3  # of the corridor: 1 at its end, 12 steps at most
 @functools.cache
 def corridor():
     """(the model, init and update of three seeds, compiled once) of MuZero in the corridor."""
-    env = envs.vectorize(probes.corridor(length=LENGTH), 4)
+    env = envs.vectorize(probes.corridor(length=LENGTH), 8)
     model = latent_model.make_latent_model((LENGTH + 1,), 2, 1, width=6, hidden=(16,))
     law = exploration.exploring(
         exploration.searched(2), exploration.uniform_actions(exploration.greedy(2), None, None)
     )
     settings = replay_types.ReplaySettings(
-        slots=128, warmup=16, batch_size=32, steps=N_STEP, discount=GAMMA, gradient_steps=4
+        slots=128, warmup=8, batch_size=32, steps=N_STEP, discount=GAMMA, gradient_steps=2
     )
     adam = {"critic": optax.adam(0.01)}
-    init, update, _ = off_policy.make_replay_update(made(model), law, env, settings, adam, num_steps=4)
+    init, update, _ = off_policy.make_replay_update(made(model), law, env, settings, adam, num_steps=1)
 
     def updates(state):
-        def one(state, _):
-            state, metrics = update(state)
-            return state, {name: mean.total for name, mean in metrics.items()}
-
-        return jax.lax.scan(one, state, None, 50)
+        return jax.lax.scan(lambda state, _: (update(state)[0], None), state, None, 100)[0]
 
     return model, *(jax.jit(jax.vmap(fn), compiler_options=QUICK) for fn in (init, updates))
 
@@ -174,24 +172,30 @@ def test_it_learns_the_corridor_from_every_seed_and_resumes_bit_for_bit(tmp_path
     model, init, updates = corridor()
     state = init(jax.random.split(jax.random.key(0), 3))
     rows = state.replay.rows
-    policies = np.asarray(rows.search_policies)[:, :, :16]
+    policies = np.asarray(rows.search_policies)[:, :, :8]
     np.testing.assert_allclose(policies.sum(axis=-1), 1.0, rtol=1e-5)
-    assert np.asarray(rows.search_values)[:, :, :16].any() and set(np.unique(rows.actions)) == {0, 1}
-    half, _ = updates(state)
+    assert np.asarray(rows.search_values)[:, :, :8].any() and set(np.unique(rows.actions)) == {0, 1}
+    half = updates(state)
     manager = checkpoint.Checkpointer(tmp_path, every=1)
     manager.save(1, {"state": half}, {})
-    whole, metrics = updates(half)
+    whole = updates(half)
     restored = manager.restore({"state": half}, 1)[0]["state"]
     manager.close()
-    again, _ = updates(restored)
+    again = updates(restored)
     for x, y in zip(*(jax.tree.leaves(state) for state in (whole, again)), strict=True):
         if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
             x, y = jax.random.key_data(x), jax.random.key_data(y)
         np.testing.assert_array_equal(x, y)
 
     unravel = replay_types.unravelers(made(model))["critic"]
-    expected = GAMMA ** np.arange(LENGTH - 1, -1, -1)
+    right = jnp.ones((LENGTH, UNROLL), jnp.int32)
+    expected = np.zeros((LENGTH, UNROLL + 1))
+    for place in range(LENGTH):  # GAMMA ** (steps to the end - 1), and 0 from the end on
+        for k in range(min(UNROLL + 1, LENGTH - place)):
+            expected[place, k] = GAMMA ** (LENGTH - 1 - place - k)
     for seed in range(3):
         params = unravel(whole.train.params["critic"][seed])
-        logits, values, rewards = planned.unrolled(model, params, jnp.eye(LENGTH, LENGTH + 1), jnp.ones((LENGTH, 2), jnp.int32))
-        print(values[..., 0], rewards[..., 0], jax.nn.softmax(logits[:, 0])[:, 1])
+        logits, values, rewards = planned.unrolled(model, params, jnp.eye(LENGTH, LENGTH + 1), right)
+        np.testing.assert_allclose(values[..., 0], expected, atol=0.1)
+        np.testing.assert_allclose(rewards[..., 0], expected[:, :-1] == 1, atol=0.1)
+        assert (jax.nn.softmax(logits[:, 0])[:, 1] > 0.9).all(), "the policy has learned what the searches found"

@@ -60,6 +60,25 @@ def expected_sum(steps, n, discount):
     raise AssertionError
 
 
+@pytest.mark.parametrize("priority", [replay.UNIFORM, BY_ERROR])
+def test_windows_are_successive_steps_of_the_list_and_all_of_them(priority):
+    """Rows of any kind, across the ends of episodes, and never across the newest step."""
+    ring, written, kept = filled(5, priority)
+    windows = jax.jit(
+        lambda ring, key: replay.draw_windows(ring, written, key, 200, discount=0.9, length=3, priority=priority),
+        compiler_options=QUICK,
+    )
+    batch = windows(ring, jax.random.key(0))
+    seen = np.asarray(batch.steps.observations)[..., 0]
+    starts = [[float(x.observations[0]) for x in steps[i : i + 3]] for steps in kept for i in range(len(steps) - 2)]
+    assert {tuple(row) for row in seen.tolist()} == {tuple(row) for row in starts}
+    np.testing.assert_allclose(batch.steps.rewards, seen / 10, rtol=1e-6)
+    np.testing.assert_allclose(batch.discounts, np.where(seen % 5 == 4, 0.0, 0.9), rtol=1e-6)
+    rows = np.asarray(ring.rows.observations)[batch.places[:, 0], batch.places[:, 1], 0]
+    np.testing.assert_array_equal(rows, seen[:, 0])
+    assert batch.weights.shape == (200,)
+
+
 @pytest.mark.parametrize("count", [2, 5])
 @pytest.mark.parametrize("n", [1, 3])
 def test_draws_are_of_the_list_and_all_of_it(count, n):

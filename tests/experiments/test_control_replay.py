@@ -73,6 +73,22 @@ def test_an_update_copies_no_replay():
     assert "f32[1,4096,3]" in text and not re.findall(r"= \w+\[1,4096[\d,]*\]\S* copy\(", text)
 
 
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (dict(env__name="probes/aim"), "searches whole-number actions; those of probes/aim are real numbers"),
+        (dict(network__members=2), "network.members=2: muzero has one model of MLPs, set it to 1"),
+        (dict(network__dueling=True), "network.dueling=True: muzero has one model of MLPs, set it to False"),
+        (dict(algorithm__method__search="minimax"), "algorithm.method.search='minimax' is none of gumbel, puct"),
+        (dict(algorithm__method__unroll=0), "algorithm.method: simulations=16 and unroll=0 must be 1 or more"),
+        (dict(algorithm__method__unroll=8), "4 warm-up steps of each environment must be at least the 13 of a draw"),
+    ],
+)
+def test_muzero_refuses_what_it_does_not_read(fields, message):
+    with pytest.raises(ValueError, match=message):
+        replay_runs.make_replay_run(small("matching,muzero,smoke", **fields))
+
+
 @pytest.mark.slow
 def test_sac_shortens_the_pulse_from_every_seed():
     """The laser of TempoRL: 19.3 of 20 is the straight way to the shortest pulse, 11.0 that of doing nothing."""
