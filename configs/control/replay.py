@@ -9,7 +9,7 @@ Arguments: an environment, `cartpole`, `pendulum`, `breakout` (MinAtar); or a pr
 `hover` (a quadrotor), `mapping` (tensors to a fast memory). A method, of choices: `dqn` (with a double target, the
 default), `dueling`, `n_step`, `prioritized`, `c51`, `qr_dqn`, `rainbow` (all of these with c51), `discrete_sac`,
 `muzero` (a search in a learned model); of numbers: `ddpg`, `td3`, `sac` (the default), `redq`, `srl` (four actions per
-decision), `held_sac` (its comparison), and in `docking` `residual` (a correction of a cloned policy), `residual_fixed` (of a
+decision), `held_sac` (its comparison), and in `docking` `residual` (corrects a cloned policy), `residual_fixed` (a
 controller), `hil_serl` (somebody intervenes), `expo` (edits of a cloned diffusion policy), `liayn` (imitation); in
 `hover` `learn_to_fly` (TD3, the reward's weights by a curriculum), in `restless_vectors` `sequoia` (DQN, the best
 combination by an integer program). `smoke` (seconds, for CI).

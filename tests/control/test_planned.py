@@ -10,7 +10,7 @@ import optax
 import pytest
 
 from rl_jax import envs
-from rl_jax.control import off_policy, replay, replay_methods, replay_types
+from rl_jax.control import off_policy, replay_methods, replay_types
 from rl_jax.control.replay import ReplayBatch
 from rl_jax.control.replay_methods import planned
 from rl_jax.envs.worlds import probes
@@ -153,9 +153,7 @@ def corridor():
     """(the model, init and update of three seeds, compiled once) of MuZero in the corridor."""
     env = envs.vectorize(probes.corridor(length=LENGTH), 8)
     model = latent_model.make_latent_model((LENGTH + 1,), 2, 1, width=6, hidden=(16,))
-    law = exploration.exploring(
-        exploration.searched(2), exploration.uniform_actions(exploration.greedy(2), None, None)
-    )
+    law = exploration.exploring(exploration.searched(2), exploration.uniform_actions(exploration.greedy(2), None, None))
     settings = replay_types.ReplaySettings(
         slots=128, warmup=8, batch_size=32, steps=N_STEP, discount=GAMMA, gradient_steps=2
     )
@@ -165,9 +163,10 @@ def corridor():
     def updates(state):
         return jax.lax.scan(lambda state, _: (update(state)[0], None), state, None, 100)[0]
 
-    return model, *(jax.jit(jax.vmap(fn), compiler_options=QUICK) for fn in (init, updates))
+    return model, *(jax.jit(functools.partial(jax.lax.map, fn), compiler_options=QUICK) for fn in (init, updates))
 
 
+@pytest.mark.slow
 def test_it_learns_the_corridor_from_every_seed_and_resumes_bit_for_bit(tmp_path):
     model, init, updates = corridor()
     state = init(jax.random.split(jax.random.key(0), 3))

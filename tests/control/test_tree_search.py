@@ -31,6 +31,7 @@ def known_model(value):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("search", tree_search.SEARCHES)
 def test_a_search_in_the_true_model_finds_the_best_actions(search):
     """Up to three steps from the goal, with values that say nothing (0): only rewards in the tree can guide it."""
