@@ -3,6 +3,8 @@
 import math
 
 # With the search of Gumbel MuZero. Values and rewards by the squared error, as in the published board games.
+# In the corridor with algorithm.discount=.9 three seeds have 1 after 16,000 steps; with .99, where values of neighbours
+# differ by 1 %, one of two seeds had learned it and then forgot it.
 MUZERO = dict(
     network=dict(width=32),  # numbers of a latent state
     algorithm=dict(
