@@ -16,6 +16,10 @@ of its hidden layers and its length normalisation are not known to us.
 
 Here the parts are sums, moods, and sums on which one annotator voted, who is wrong at times. Your own data:
 --config.data.parts="{'mine': {'name': 'jsonl', 'path': 'PAIRS.jsonl'}, ...}". Argument: `smoke` (seconds, for CI).
+
+With models of 2 layers of 32 units and 200 steps, one seed, 300 held-out pairs, moods are learned and sums are not
+(.43 to .58): .68 on all, .71 without sums, .64 without votes, and .49 without moods. Heads of 1 and 2 layers do not
+differ there (.68 to .69): a comparison of heads needs a task that the model learns in part.
 """
 
 from configs import common, sweeps
