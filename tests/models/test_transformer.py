@@ -14,7 +14,7 @@ import pytest
 from rl_jax.core.types import TokenBatch
 from rl_jax.models.transformer.attention import attention_mask, layer_kinds, rope_frequencies, rotation
 from rl_jax.models.transformer.blocks import Block, RMSNorm
-from rl_jax.models.transformer.config import UNROLLED_LAYERS
+from rl_jax.models.transformer.config import UNROLLED_LAYERS, UNROLLED_WIDTH
 from rl_jax.models.transformer.model import TransformerConfig, _layers_per_turn, make_transformer
 from tests.tiny import CONFIG, max_difference, random_params, token_batch
 
@@ -221,8 +221,9 @@ def test_unrolled_layers_equal_a_loop_over_them(fields):
 
 
 def test_a_few_layers_are_unrolled_on_a_cpu(monkeypatch):
-    few, many = (dataclasses.replace(CONFIG, num_layers=UNROLLED_LAYERS + more) for more in (0, 1))
-    assert [_layers_per_turn(config) for config in (few, many)] == [UNROLLED_LAYERS, 1]
+    wide = dataclasses.replace(CONFIG, embed_dim=UNROLLED_WIDTH)
+    few, many = (dataclasses.replace(wide, num_layers=UNROLLED_LAYERS + more) for more in (0, 1))
+    assert [_layers_per_turn(config) for config in (few, many, CONFIG)] == [UNROLLED_LAYERS, 1, 1]
     assert _layers_per_turn(dataclasses.replace(few, remat="dots")) == 1, "a loop keeps what is recomputed apart"
     assert _layers_per_turn(dataclasses.replace(many, unroll=3)) == 3
     monkeypatch.setattr(jax, "default_backend", lambda: "tpu")

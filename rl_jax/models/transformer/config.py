@@ -20,8 +20,9 @@ REMAT_POLICIES = {
     ),
 }
 RECOMPUTES_ALL = ("full", "offload")  # those that run a layer's whole forward again
-# So many layers are no loop on a CPU: four compile as fast, and a train step takes a tenth to a seventh less.
-UNROLLED_LAYERS = 8
+# So many layers are no loop on a CPU: four compile as fast, and a train step takes a tenth to a seventh less. In models
+# narrower than that compiling is most of the time, and the loop compiles faster.
+UNROLLED_LAYERS, UNROLLED_WIDTH = 8, 128
 ACTIVATIONS = ("silu", "gelu_tanh")
 NORMS = ("rms", "layer")
 ROPE_SCALINGS = ("none", "linear", "llama3")
@@ -75,8 +76,8 @@ class TransformerConfig:
       norm_topk_prob: make these weights sum to 1.
       causal: False lets each token see its whole segment (masked diffusion). Such a model has no KV cache.
       unroll: layers in a turn of the loop over layers; 0 is all of them on a CPU, if they are at most UNROLLED_LAYERS
-        and nothing is recomputed, and 1 elsewhere. A loop writes what the backward pass reads into stacks of all layers
-        and reads it back, on one core; its program does not grow with the depth.
+        of UNROLLED_WIDTH or more and nothing is recomputed, and 1 elsewhere. A loop writes what the backward pass
+        reads into stacks of all layers and reads it back, on one core; its program does not grow with the depth.
     """
 
     vocab_size: int

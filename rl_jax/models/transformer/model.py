@@ -22,7 +22,13 @@ from rl_jax.core.types import Model, Params, TokenBatch
 from rl_jax.models import quantization
 from rl_jax.models.transformer.attention import layer_kinds, rotation
 from rl_jax.models.transformer.blocks import Block, make_norm
-from rl_jax.models.transformer.config import LAYER_INPUT, REMAT_POLICIES, UNROLLED_LAYERS, TransformerConfig
+from rl_jax.models.transformer.config import (
+    LAYER_INPUT,
+    REMAT_POLICIES,
+    UNROLLED_LAYERS,
+    UNROLLED_WIDTH,
+    TransformerConfig,
+)
 from rl_jax.models.transformer.decoding import as_cache, make_decode, routes_of, unstack
 from rl_jax.models.transformer.kinds import make_attention
 from rl_jax.models.transformer.moe import RouterStats, router_stats
@@ -72,8 +78,8 @@ def _embed(config: TransformerConfig, params: Params, tokens: chex.Array, positi
 
 def _layers_per_turn(config: TransformerConfig) -> int:
     """TransformerConfig.unroll, chosen where it is 0."""
-    few = config.num_layers <= UNROLLED_LAYERS and config.remat == "none" and jax.default_backend() == "cpu"
-    return config.unroll or (config.num_layers if few else 1)
+    few = config.num_layers <= UNROLLED_LAYERS and config.embed_dim >= UNROLLED_WIDTH and config.remat == "none"
+    return config.unroll or (config.num_layers if few and jax.default_backend() == "cpu" else 1)
 
 
 def _forward(
