@@ -162,9 +162,14 @@ def draw_windows(
 
     Args:
       replay: with at least W steps written; rows of any kind with `rewards` and `terminated`.
-      length: W. The newest W - 1 steps of each environment start no draw.
+      written: as at `draw`.
+      key: as at `draw`.
+      size: as at `draw`.
       discount: gamma, of a single step.
-      written, key, size, priority, axis_name, pay: as at `draw`.
+      length: W. The newest W - 1 steps of each environment start no draw.
+      priority: as at `draw`.
+      axis_name: as at `draw`.
+      pay: as at `draw`.
     """
     env, slot, weights = _starts(replay, written, key, size, steps=length, priority=priority, axis_name=axis_name)
     found = _paid(_windows(replay, written, env, slot, length), pay)
