@@ -31,7 +31,7 @@ from rl_jax.core.binding import bind
 from rl_jax.core.masked import all_reduce, empty_like, merge
 from rl_jax.core.tracing import traced_once
 from rl_jax.models.agents.windows import followed
-from rl_jax.rollout.envs.steps import play, success_rates
+from rl_jax.rollout.envs.steps import evaluate, success_rates
 from rl_jax.training import distributed
 from rl_jax.training.step import TrainState, unless_poisoned
 
@@ -184,7 +184,7 @@ def judge(
     """
     key = jax.random.fold_in(jax.random.fold_in(train.rng, 2**31 - 1), train.step)
     options = dict(max_steps=config.eval.max_steps, greedy=config.eval.greedy, memory=memory)
-    returns, lengths, solved = play(policy, distribution, env, key, **options)
+    returns, lengths, solved = evaluate(policy, distribution, env, key, **options)
     further = front_metrics(config, returns) if env.objectives else agent_metrics(env, returns)
     if env.tasks:
         if env.num_envs % len(env.tasks):

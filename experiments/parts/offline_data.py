@@ -130,7 +130,7 @@ def scripted_returns(config, names: tuple[str, ...]) -> Callable:
     policy = memoryless(lambda observations: observations)
 
     def returns(key: jax.Array) -> jax.Array:
-        each = evaluate(policy, distribution, env, key, max_steps=config.eval.max_steps)[0]
+        each = evaluate(policy, distribution, env, key, max_steps=config.eval.max_steps).returns
         return jnp.mean(each.reshape(len(names), count), axis=1)
 
     return returns

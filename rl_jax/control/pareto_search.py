@@ -241,7 +241,7 @@ def _make_round(agent, env, optimizer: optax.GradientTransformation, scale: chex
 
     def judged(vector: chex.Array, key: chex.PRNGKey) -> chex.Array:
         policy = memoryless(lambda x: agent.policy(unravel(vector), x))
-        found, _ = evaluate(policy, agent.distribution, env, key, max_steps=stages.max_steps)
+        found = evaluate(policy, agent.distribution, env, key, max_steps=stages.max_steps).returns
         return jnp.mean(found, axis=0) / scale
 
     def next_round(train: TrainState, worlds: Worlds) -> tuple[TrainState, Worlds]:

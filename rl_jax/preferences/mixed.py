@@ -1,9 +1,10 @@
 """Several sources of preferences as one, for ablations of the data (arXiv 2509.16127). No jax."""
 
 import collections
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from rl_jax.preferences import sources
+from rl_jax.tasks.records import mixture_order
 
 Load = Callable[..., sources.Preferences]
 
@@ -78,7 +79,7 @@ class Mixed:
         return f"Mixed({self.split!r}, {dict(counts)} {self.kind})"
 
 
-def spread(sizes: Mapping[str, int]) -> Sequence[tuple[str, int]]:
-    """(name, place) of all records, ordered by (place + 1/2) / size: each source runs through evenly, in its order."""
-    places = [((place + 0.5) / size, name, place) for name, size in sizes.items() for place in range(size)]
-    return [(name, place) for _, name, place in sorted(places)]
+def spread(sizes: Mapping[str, int]) -> list[tuple[str, int]]:
+    """(name, place) of all records in records.mixture_order, of which sources by name: each runs through evenly."""
+    records_of = [(name, place) for name in sorted(sizes) for place in range(sizes[name])]
+    return [records_of[i] for i in mixture_order([sizes[name] for name in sorted(sizes)])]

@@ -247,7 +247,8 @@ def unless_poisoned(before: TrainState, after: TrainState) -> TrainState:
 def all_finite(tree: Any) -> chex.Array:
     """Whether no float of any leaf is nan or infinite, bool []."""
     floats = [x for x in jax.tree.leaves(tree) if jnp.issubdtype(x.dtype, jnp.inexact)]
-    return functools.reduce(jnp.logical_and, [jnp.all(jnp.isfinite(x)) for x in floats], jnp.bool_(True))
+    # 0 times a number that is not finite is nan: one sum, a third of the time of all(isfinite) on a CPU.
+    return functools.reduce(jnp.logical_and, [jnp.sum(0.0 * x) == 0.0 for x in floats], jnp.bool_(True))
 
 
 def deal(x: chex.Array, num_micro_batches: int) -> chex.Array:

@@ -244,7 +244,7 @@ def test_an_evaluation_remembers():
         judge = functools.partial(evaluate, distribution=categorical(2), env=env, key=key, max_steps=9)
         return judge(recall, memory=jnp.zeros(32)), judge(memoryless(at_once))
 
-    (returns, lengths), (without, _) = judged(jax.random.key(0))
+    (returns, lengths, _), (without, *_) = judged(jax.random.key(0))
     np.testing.assert_array_equal(returns, 1.0)
     np.testing.assert_array_equal(lengths, 5)
     assert np.abs(without.mean()) < 0.6

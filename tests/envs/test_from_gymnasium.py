@@ -85,7 +85,7 @@ def test_collect_and_evaluate_on_the_host():
     assert metrics["episode/return"].value() == 3.0 and metrics["episode/return"].count == 4
     assert rows.rewards.shape == (2, 6)
     judge = jax.jit(lambda key: steps.evaluate(steps.memoryless(always_one), distribution, env, key, max_steps=10))
-    returns, lengths = judge(jax.random.key(1))
+    returns, lengths, _ = judge(jax.random.key(1))
     np.testing.assert_array_equal(returns, [3.0, 3.0])
     np.testing.assert_array_equal(lengths, [3, 3])
 

@@ -82,7 +82,7 @@ def test_the_program_counts_the_successes_of_each_task(metaworld, expert):
             worlds = steps.start(env, key)
             first = worlds.observation
             _, rows, metrics = steps.collect(policy, Plain(), env, worlds, key, num_steps=LIMIT)
-            return first, rows, metrics, steps.play(policy, Plain(), env, key, max_steps=LIMIT)
+            return first, rows, metrics, steps.evaluate(policy, Plain(), env, key, max_steps=LIMIT)
 
         first, rows, metrics, outcome = jax.device_get(jax.jit(whole, compiler_options=QUICK)(jax.random.key(0)))
     np.testing.assert_array_equal(first[:, 39:], [[1, 0], [0, 1], [1, 0], [0, 1]])

@@ -108,7 +108,7 @@ def test_success_is_counted_per_task_at_the_end_of_an_episode():
     )
     assert "episode/success" not in steps.collect(POLICY, Plain(), COUNTERS, worlds, jax.random.key(0), num_steps=2)[2]
     for limit, expected in ((1, [False, False]), (9, [False, True])):
-        found = steps.play(POLICY, Plain(), env, jax.random.key(0), max_steps=limit)
+        found = steps.evaluate(POLICY, Plain(), env, jax.random.key(0), max_steps=limit)
         np.testing.assert_array_equal(found.solved, expected)
     flags = np.array([[True, False, True], [False, True, True]]), np.array([[True, True, False], [True, True, True]])
     rates = {name: tuple(rate) for name, rate in steps.success_rates(("a", "b"), *flags).items()}

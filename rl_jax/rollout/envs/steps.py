@@ -175,20 +175,6 @@ def evaluate(
     max_steps: int,
     greedy: bool = False,
     memory: Any = (),
-) -> tuple[chex.Array, chex.Array]:
-    """The returns and lengths of `play`, with its arguments."""
-    return play(policy, distribution, env, key, max_steps=max_steps, greedy=greedy, memory=memory)[:2]
-
-
-def play(
-    policy: Callable,
-    distribution,
-    env,
-    key: chex.PRNGKey,
-    *,
-    max_steps: int,
-    greedy: bool = False,
-    memory: Any = (),
 ) -> Outcome:
     """One whole episode of each env, to its end or max_steps.
 
