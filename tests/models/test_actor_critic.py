@@ -8,6 +8,7 @@ import torch
 
 from rl_jax.models.agents.actor_critic import make_agent
 from rl_jax.models.agents.distributions import categorical, tanh_gaussian
+from rl_jax.models.agents.torso import dense
 
 LOW, HIGH = np.array([-2.0, 0.0], np.float32), np.array([2.0, 5.0], np.float32)
 
@@ -126,3 +127,18 @@ def test_refusals():
         make_agent((4,), categorical(2), activation="tahn")
     with pytest.raises(ValueError, match="only \\(D,\\) and"):
         make_agent((4, 4), categorical(2))
+
+
+def test_orthogonal_weights_of_several_seeds_are_factored_one_by_one():
+    """Two batches that are factored at once hang on two cores (jax 0.10.2); 16 threads, as here, would not show it."""
+    keys = jax.random.split(jax.random.key(0), 3)
+
+    def kernel(key):
+        return dense(key, 4, 6, 2.0)["kernel"]
+
+    found = jax.jit(jax.vmap(kernel))(keys)
+    np.testing.assert_array_equal(found, jnp.stack([kernel(key) for key in keys]))
+    np.testing.assert_allclose(found @ found.mT, jnp.broadcast_to(4.0 * jnp.eye(4), (3, 4, 4)), atol=1e-5)
+    lines = str(jax.make_jaxpr(jax.vmap(kernel))(keys)).splitlines()
+    factored = [line for line in lines if " = qr[" in line]
+    assert factored and not any("[3," in line for line in factored)

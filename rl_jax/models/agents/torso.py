@@ -78,7 +78,14 @@ def make_torso(
 
 def dense(key: chex.PRNGKey, inputs: int, outputs: int, scale: float) -> dict[str, chex.Array]:
     """Params of `linear`: {"kernel": orthogonal times scale, float32 [inputs, outputs], "bias": zeros [outputs]}."""
-    return {"kernel": jax.nn.initializers.orthogonal(scale)(key, (inputs, outputs)), "bias": jnp.zeros(outputs)}
+
+    # Under vmap one matrix after the other: jax 0.10.2 factors a batch in XLA's thread pool and waits there for its
+    # parts, so that two batches at once, those of two layers, wait forever on two cores.
+    @jax.custom_batching.sequential_vmap
+    def kernel(key: chex.PRNGKey) -> chex.Array:
+        return jax.nn.initializers.orthogonal(scale)(key, (inputs, outputs))
+
+    return {"kernel": kernel(key), "bias": jnp.zeros(outputs)}
 
 
 def linear(x: chex.Array, params: dict[str, chex.Array]) -> chex.Array:
