@@ -77,8 +77,6 @@ def worker(options) -> None:
         seconds, train, steps = ours(options.seeds, options.steps, options.devices)
     else:
         name, _, folder = options.side.partition("=")
-        if options.seeds > 1:  # XLA's threads: on two, their batched initial weights wait for each other (torso.dense)
-            os.environ.setdefault("NPROC", "16")
         seconds, train, steps = control_peers.PEERS[name](folder, options.seeds, options.steps)
     turns.serve(seconds, train, options.seeds * steps)
 

@@ -11,6 +11,7 @@ import time
 import types
 from collections.abc import Callable
 
+import flax.linen
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -25,6 +26,19 @@ def _compile(train: Callable, seeds: int):
     start = time.perf_counter()
     compiled = whole.lower(keys).compile()
     return time.perf_counter() - start, lambda: jax.block_until_ready(compiled(keys))
+
+
+def _factor_one_by_one() -> None:
+    """Lets the peers' orthogonal weights of several seeds be made; on two cores a batch waits forever (torso.dense)."""
+    make = jax.nn.initializers.orthogonal
+
+    def orthogonal(*options):
+        one = make(*options)
+        return lambda key, shape, dtype=jnp.float32: jax.custom_batching.sequential_vmap(
+            lambda key: one(key, shape, dtype)
+        )(key)
+
+    jax.nn.initializers.orthogonal = flax.linen.initializers.orthogonal = orthogonal
 
 
 class _FiveValues:
@@ -47,6 +61,7 @@ def purejaxrl(folder: str, seeds: int, steps: int):
     """purejaxrl's ppo.py from `folder`, which also holds its wrappers.py, with the settings at the file's end."""
     import gymnax
 
+    _factor_one_by_one()
     jax.config.update("jax_numpy_rank_promotion", "allow")
     make = gymnax.make
 
@@ -85,6 +100,7 @@ def rejax(folder: str, seeds: int, steps: int):
     """rejax's PPO, evaluated once at the end in 16 episodes that do not count as steps. `folder` is unused."""
     import gymnax
 
+    _factor_one_by_one()
     library, evaluation = importlib.import_module("rejax"), importlib.import_module("rejax.evaluate")
     jax.config.update("jax_numpy_rank_promotion", "allow")
     env, params = gymnax.make("CartPole-v1")
