@@ -45,7 +45,7 @@ def get_ablation() -> ConfigDict:
                     mean=dict(FIVE, combine="mean"),
                     worst=dict(FIVE, combine="worst_case"),
                 ),
-                stories=dict(count=4000, sentences=2, moody=0.75, seed=0),
+                task=dict(fn="story_task", count=4000, sentences=2, moody=0.75, seed=0),
                 columns=(12, 18),
                 policy=dict(
                     sizes=dict(embed_dim=32, num_layers=2, num_heads=2, num_kv_heads=2, head_dim=16, mlp_dim=64),
@@ -56,6 +56,7 @@ def get_ablation() -> ConfigDict:
                 labels=dict(prompts=192, pairs=96, flipped=0.25),
                 training=dict(members=5, steps=60, batch_size=24, learning_rate=1e-3),
                 improving=dict(group_size=4, kl_coef=0.03, learning_rate=2e-3),
+                standardized_again=True,
                 prompts=16,
                 steps=120,
                 windows=12,
@@ -73,7 +74,7 @@ def get_ablation() -> ConfigDict:
             smoke=dict(
                 seeds=(0, 1),
                 settings=dict(
-                    stories=dict(count=600),
+                    task=dict(count=600),
                     policy=dict(steps=4, batch_size=4, sizes=SMALL),
                     labels=dict(prompts=16, pairs=4),
                     training=dict(members=2, steps=2, batch_size=2),

@@ -1,7 +1,5 @@
 """Over-optimisation of a language model of words: policy gradients on one reward model, or on several together."""
 
-import random
-import re
 from collections.abc import Mapping, Sequence
 
 import chex
@@ -10,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from experiments.studies import texts
 from experiments.studies.base import Outcome, curve
 from experiments.studies.over_optimization import (
     Policy,
@@ -20,72 +19,12 @@ from experiments.studies.over_optimization import (
     make_sample,
     make_score_all,
 )
-from rl_jax import tasks
 from rl_jax.advantages.groups import leave_one_out, to_tokens
 from rl_jax.core.binding import bind
 from rl_jax.core.masked import zero_masked
 from rl_jax.credit import ensembles
 from rl_jax.losses.policy.clipped import clipped_surrogate
-from rl_jax.rewards import lexicon
-from rl_jax.tasks import moods, stories
 from rl_jax.training.scoring import make_score
-
-WORD = re.compile(r"\w+|\.")
-NEUTRAL = "{name} {verb} a {colour} {thing} {place}."
-
-
-class WordTokenizer:
-    """One id per word: pad 0, bos 1, eos 2, then `words` in order. A text is words and full stops."""
-
-    pad_id, bos_id, eos_id = 0, 1, 2
-    eos_ids = (2,)
-
-    def __init__(self, words: Sequence[str]):
-        if len(set(words)) != len(words) or not words:
-            raise ValueError(f"words must be distinct, at least one; got {words!r:.80}")
-        self._words, self._ids = tuple(words), {word: index + 3 for index, word in enumerate(words)}
-        self.vocab_size = len(words) + 3
-
-    def encode(self, text: str, *, bos: bool = False, eos: bool = False) -> list[int]:
-        """Ids of `text`; raises KeyError if a word is unknown."""
-        ids = [self._ids[word] for word in WORD.findall(text)]
-        return [self.bos_id] * bos + ids + [self.eos_id] * eos
-
-    def encode_continuation(self, text: str, *, eos: bool = False) -> list[int]:
-        """Ids of text that follows a prompt (here the same as `encode`)."""
-        return self.encode(text, eos=eos)
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """Text of `ids`; pad, bos and eos are dropped wherever they are."""
-        return " ".join(self._words[i - 3] for i in ids if i >= 3).replace(" .", ".")
-
-
-def story_task(*, count: int, sentences: int, moody: float, seed: int) -> tasks.Task:
-    """Stories as those of rl_jax.tasks.moods, of words, some of whose sentences have no mood.
-
-    Args:
-      count: of distinct prompts.
-      sentences: of a completion, up to 3.
-      moody: share of the sentences that say something good or bad; the others say what somebody did.
-      seed: of the stories.
-    """
-    rng, records = random.Random(seed), {}
-    while len(records) < count:
-        prompt, person, thing = moods.draw_prompt(rng)
-        rest = []
-        for form in rng.sample(moods.FORMS, sentences):
-            if rng.random() < moody:
-                rest.append(form.format(person=person, thing=thing, word=rng.choice(lexicon.GOOD + lexicon.BAD)))
-            else:
-                rest.append(moods.draw_prompt(rng)[0])
-        records.setdefault(prompt, {"prompt": prompt, "completion": " " + " ".join(rest)})
-    splits = {"train": [], "test": []}
-    for record in records.values():
-        splits[stories.split_of(record["prompt"])].append(record)
-    texts = (text for record in records.values() for text in (record["prompt"], record["completion"]))
-    words = sorted({word for text in texts for word in WORD.findall(text)})
-    source = dict(splits, sft_train=splits["train"])
-    return tasks.base.Task("stories_of_words", WordTokenizer(words), source.__getitem__, lexicon.score)
 
 
 def make_improve(policy: Policy, *, group_size: int, kl_coef: float, learning_rate: float):
@@ -143,12 +82,13 @@ def optimized_policy(
     seeds: Sequence[int],
     *,
     arms: Mapping[str, Mapping],
-    stories: Mapping,
+    task: Mapping,
     columns: tuple[int, int],
     policy: Mapping,
     labels: Mapping,
     training: Mapping,
     improving: Mapping,
+    standardized_again: bool,
     prompts: int,
     steps: int,
     windows: int,
@@ -156,8 +96,8 @@ def optimized_policy(
     """The gold reward of a language model that is trained on one reward model, or on several together.
 
     One policy is fine-tuned for all seeds. Each seed has pairs of its own, and `members` reward models that are trained
-    on all of them from initial params of their own. Rewards are standardized per member, and once more after they are
-    combined, over samples of the reference, which are window 0: kl_coef then means the same in all arms. Gold and proxy
+    on all of them from initial params of their own. Rewards are standardized per member over samples of the reference,
+    which are window 0. Gold and proxy
     are of the samples that the policy is trained on, before the update. Metrics: see `described`; agreement, the
     members' mean correlation on the reference. Source: arXiv 2310.02743.
 
@@ -165,17 +105,19 @@ def optimized_policy(
       seeds: of the pairs, reward models and samples.
       arms: name -> members, how many of the reward models are trained on, and combine, a function of
         rl_jax.credit.ensembles.
-      stories: keywords of story_task.
+      task: a function of studies.texts, with its keywords.
       columns: of a prompt and of a completion.
       policy: keywords of fine_tuned.
       labels: prompts (of which the pairs are taken), pairs and flipped, see `labelled`.
       training: keywords of make_reward_models.
       improving: keywords of make_improve.
+      standardized_again: whether rewards are standardized once more after they are combined: kl_coef then means the
+        same in all arms, and several members, whose mean varies less, are pressed harder. The source does not.
       prompts: per step.
       steps: of the policy.
       windows: into which the steps are divided.
     """
-    start = fine_tuned(jax.random.key(0), story_task(**stories), tuple(columns), **policy)
+    start = fine_tuned(jax.random.key(0), bind(task, texts)(), tuple(columns), **policy)
     group = improving["group_size"]
     train, score = make_reward_models(start.model, **training), make_score_all(start.model)
     sample_pairs, draw, (tx, improve) = make_sample(start, 2), make_draw(start, group), make_improve(start, **improving)
@@ -189,7 +131,7 @@ def optimized_policy(
     def run(key, arm, models, moments, first):
         combine, used, rng = bind(arm["combine"], ensembles), arm["members"], np.random.default_rng(first["seed"])
         raw = combine(jnp.asarray(first["rewards"][:, :used]))
-        shift, scale = jnp.mean(raw), jnp.std(raw)
+        shift, scale = (jnp.mean(raw), jnp.std(raw)) if standardized_again else (0.0, 1.0)
 
         def measured(gold, rewards, kl):
             proxy = (combine(jnp.asarray(rewards[:, :used])) - shift) / scale

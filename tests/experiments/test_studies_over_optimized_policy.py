@@ -7,35 +7,12 @@ import optax
 import pytest
 
 from experiments.studies import over_optimized_policy as study
+from experiments.studies import texts
 from experiments.studies.over_optimization import Policy, make_draw
 from rl_jax.models.transformer.model import TransformerConfig, make_transformer
-from rl_jax.rewards import lexicon
 from tests.experiments.test_studies import run
 
 TINY = dict(embed_dim=8, num_layers=1, num_heads=1, num_kv_heads=1, head_dim=8, mlp_dim=8)
-
-
-def test_words_are_read_and_written():
-    tokenizer = study.WordTokenizer(("It", "was", "sad", "."))
-    ids = tokenizer.encode("It was sad.", bos=True, eos=True)
-    assert ids == [1, 3, 4, 5, 6, 2] and tokenizer.vocab_size == 7
-    assert tokenizer.decode([*ids, 0]) == "It was sad." and tokenizer.encode_continuation(" was", eos=True) == [4, 2]
-    with pytest.raises(ValueError, match="distinct"):
-        study.WordTokenizer(("was", "was"))
-    with pytest.raises(KeyError, match="glad"):
-        tokenizer.encode("It was glad.")
-
-
-def test_a_share_of_the_sentences_has_a_mood():
-    task = study.story_task(count=400, sentences=2, moody=0.75, seed=1)
-    train, test = task.data_source("train"), task.data_source("test")
-    assert task.data_source("sft_train") == train and len(train) + len(test) == 400
-    assert not {r["prompt"] for r in train} & {r["prompt"] for r in test}
-    moods = [lexicon.sentence_score(x) for r in train + test for x in r["completion"].strip().split(".") if x]
-    assert len(moods) == 800 and np.mean(np.equal(moods, 0.5)) == pytest.approx(0.25, abs=0.05)
-    assert np.mean(moods) == pytest.approx(0.5, abs=0.05)
-    for record in train[:20]:
-        assert task.tokenizer.decode(task.tokenizer.encode(record["completion"])) == record["completion"].strip()
 
 
 def test_what_a_run_gained_and_lost():
@@ -47,7 +24,7 @@ def test_what_a_run_gained_and_lost():
 
 def test_an_update_is_the_policy_gradient_with_the_kl_in_the_reward():
     """Of a policy beside its reference: A_i = R_i - R_j in pairs, R = reward - .5 (log pi - log ref)."""
-    task = study.story_task(count=40, sentences=1, moody=1.0, seed=0)
+    task = texts.story_task(count=40, sentences=1, moody=1.0, seed=0)
     model = make_transformer(TransformerConfig(vocab_size=task.tokenizer.vocab_size, **TINY))
     reference, params = (model.init(jax.random.key(seed)) for seed in (0, 1))
     policy = Policy(task, model, reference, (12, 6))
@@ -73,9 +50,9 @@ def test_an_update_is_the_policy_gradient_with_the_kl_in_the_reward():
 
 @pytest.mark.slow
 def test_the_whole_at_its_smoke_size():
-    found = run("rlhf_ensemble_words", seeds=(0, 1))
+    found = run("rlhf_ensemble_rare", seeds=(0, 1))
     for metrics in found.values():
         np.testing.assert_allclose(metrics["lost"], np.subtract(metrics["peak"], metrics["after"]))
-        assert np.all((np.array(metrics["after"]) >= 0) & (np.array(metrics["after"]) <= 1))
+        assert np.all((np.array(metrics["after"]) >= -4) & (np.array(metrics["after"]) <= 1))
     one, five = found["single"], found["worst"]
     assert np.array_equal(one["start"], five["start"]) and not np.array_equal(one["after"], five["after"])
