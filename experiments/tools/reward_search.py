@@ -26,6 +26,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from experiments.parts import check_config, control_runs, control_setup
+from experiments.parts.reward_texts import score_of
 from experiments.sweep.points import load_config, set_fields
 from rl_jax.control import search
 from rl_jax.runs.logging import encode_row, read_jsonl, write_atomically
@@ -33,6 +34,32 @@ from rl_jax.runs.logging import encode_row, read_jsonl, write_atomically
 ROWS = "search.jsonl"
 PREFIX = "algorithm.relabel.weights."
 TEST_SEEDS = 1_000_000  # the first of them
+
+
+def run_fields(
+    config: ConfigDict, fields: Sequence[Sequence[tuple[str, float]]], seeds: Sequence[Sequence[int]]
+) -> tuple[dict[str, np.ndarray], Any, ConfigDict]:
+    """Trains every candidate on its seeds, all in one program.
+
+    Args:
+      config: of experiments.control.ppo.
+      fields: of each candidate, (dotted name, number), the same names for each.
+      seeds: of each candidate's runs, as many for each.
+
+    Returns:
+      ({metric: float [rows of metrics, candidates, seeds]}, the last state of all runs, the config with its runs).
+    """
+    config = config.copy_and_resolve_references()
+    config.runs = tuple((seed, tuple(field)) for field, own in zip(fields, seeds, strict=True) for seed in own)
+    config.group = len(config.runs)
+    program = control_runs.make_program(config)
+    state, found = program.init(), []
+    for _ in range(control_setup.num_updates(config) // config.log_every):
+        state, metrics = program.advance(state)
+        found.append(jax.device_get(metrics))
+    shape = (len(fields), len(seeds[0]))
+    by_candidate = {name: np.stack([np.reshape(row[name], shape) for row in found]) for name in found[-1]}
+    return by_candidate, state, config
 
 
 def trained(
@@ -48,16 +75,8 @@ def trained(
     Returns:
       One row per candidate: its weights, the score of each seed, their mean, and the mean of each term.
     """
-    config = config.copy_and_resolve_references()
     fields = [tuple((PREFIX + name, float(w)) for name, w in weights.items()) for weights in candidates]
-    config.runs = tuple((seed, field) for field, own in zip(fields, seeds, strict=True) for seed in own)
-    config.group = len(config.runs)
-    program = control_runs.make_program(config)
-    state, metrics = program.init(), {}
-    for _ in range(control_setup.num_updates(config) // config.log_every):
-        state, metrics = program.advance(state)
-    metrics = jax.device_get(metrics)
-    by_candidate = {name: np.reshape(x, (len(candidates), len(seeds[0]))) for name, x in metrics.items()}
+    by_candidate = {name: rows[-1] for name, rows in run_fields(config, fields, seeds)[0].items()}
     terms = [name for name in by_candidate if name.removeprefix("relabel/") in candidates[0]]
     return [
         {
@@ -93,12 +112,6 @@ def from_file(path: pathlib.Path, names: Sequence[str], generation: int, count: 
             raise ValueError(f"{path}:{number} must be a JSON object with a number for each of {', '.join(names)}")
         result.append({name: float(weights[name]) for name in names})
     return result
-
-
-def score_of(row: dict[str, Any]) -> float:
-    """A row's score; -inf if it is not finite (a file has null for it)."""
-    score = row["score"]
-    return score if score is not None and math.isfinite(score) else -math.inf
 
 
 def proposed(options: argparse.Namespace, hand: search.Weights, rows: list[dict[str, Any]]) -> list[search.Weights]:

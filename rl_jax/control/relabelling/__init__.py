@@ -7,6 +7,7 @@ named by its import path, "my_rewards:by_mine", with the same keywords.
 
 from rl_jax.control.relabelling.aligned import by_aligned_transport
 from rl_jax.control.relabelling.annotated import by_annotator
+from rl_jax.control.relabelling.coded import by_code
 from rl_jax.control.relabelling.hierarchy import by_hierarchy
 from rl_jax.control.relabelling.hindsight import by_bootstrap, by_hindsight
 from rl_jax.control.relabelling.imitation import by_discriminator
@@ -22,6 +23,7 @@ __all__ = [
     "by_annotator",
     "by_archive",
     "by_bootstrap",
+    "by_code",
     "by_discriminator",
     "by_distillation",
     "by_elliptical",

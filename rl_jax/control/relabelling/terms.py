@@ -34,7 +34,15 @@ def progress(rows: Transitions, *, index: int) -> chex.Array:
 
 def place(rows: Transitions) -> chex.Array:
     """Which entry of a one-hot observation is on after the step, over the number of entries less 1: from 0 to 1."""
-    seen = rows.next_observations
+    return _place(rows.next_observations)
+
+
+def place_before(rows: Transitions) -> chex.Array:
+    """`place` before the step."""
+    return _place(rows.observations)
+
+
+def _place(seen: chex.Array) -> chex.Array:
     return jnp.argmax(seen, axis=-1).astype(jnp.float32) / (seen.shape[-1] - 1)
 
 

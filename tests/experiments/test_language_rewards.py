@@ -1,0 +1,168 @@
+"""experiments/tools/language_rewards.py: terms and formulas that a server writes, and what goes back to it."""
+
+import argparse
+import json
+import shlex
+
+import pytest
+
+from configs.control import reward_code, rewards
+from experiments.parts import check_config, language_rewards
+from experiments.parts.chat import Chat
+from experiments.tools import language_rewards as tool
+from experiments.tools.reward_search import given
+from rl_jax.control.relabelling import ltl, machines
+from tests.experiments.chat_server import bodies, said, scripted
+
+NAMES = ("cosine", "sine", "speed")
+CALLS = """residual(entry="cosine", target=1.0, weight=5.0)
+residual(entry="speed", norm="smooth_abs", width=0.2, weight=1)
+residual(entry="speed", target=8, weight=-0.5)
+effort(weight=0.001)"""
+TERMS = {
+    "residual_cosine": dict(fn="residual", index=0, target=1.0),
+    "residual_speed": dict(fn="residual", index=2, norm="smooth_abs", width=0.2),
+    "residual_speed_2": dict(fn="residual", index=2, target=8),
+    "effort": dict(fn="effort"),
+}
+WEIGHTS = {"residual_cosine": 5.0, "residual_speed": 1.0, "residual_speed_2": -0.5, "effort": 0.001}
+DESCRIPTION = "* the number cosine should be 1.0: very."
+
+
+def test_calls_become_terms_and_weights():
+    found = language_rewards.calls_of(CALLS, NAMES)
+    assert found == dict(fn="by_terms", terms_of=TERMS, weights=WEIGHTS, keep=0.0)
+
+
+@pytest.mark.parametrize(
+    "text, complaint",
+    [
+        ("", "there is no call"),
+        ("effort(", "the calls are no Python"),
+        ("import os", "line 1 is no call of residual, progress"),
+        ("effort(weight=1)\nos.system('x')", "line 2 is no call"),
+        ("effort(0.1)", "line 1 is no call"),
+        ("effort(**{'weight': 1})", "takes weight, not None"),
+        ("effort(weight=1, entry='speed')", "effort takes weight, not entry"),
+        ("effort()", "effort needs a weight"),
+        ("effort(weight=speed)", "weight must be a number or a text"),
+        ("effort(weight='1')", "weight must be a finite number"),
+        ("effort(weight=1e999)", "weight must be a finite number"),
+        ("residual(entry='height', weight=1)", "entry='height' is none of cosine, sine, speed"),
+        ("residual(weight=1)", "entry=None is none of"),
+        ("residual(entry='sine', norm='l1', weight=1)", "norm='l1' is none of quadratic"),
+        ("residual(entry='sine', width=0, weight=1)", "width must be above 0"),
+    ],
+)
+def test_calls_that_are_refused(text, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        language_rewards.calls_of(text, NAMES)
+
+
+def options(tmp_path, server, **fields):
+    known = dict(workdir=tmp_path, url=server.url, model="", temperature=0.0, repairs=1, seed=0, names="")
+    return argparse.Namespace(**(known | fields))
+
+
+def relabel_of(command):
+    """The field that a printed command sets."""
+    flags = [text for text in shlex.split(command) if text.startswith("--config.")]
+    return given(flags)["algorithm.relabel"]
+
+
+def test_language_to_rewards_in_two_requests(tmp_path, capsys):
+    marked = f"Sure.\n[start of description]\n{DESCRIPTION}\n[end of description]"
+    answers = [
+        "[start of description]\n* old\n[end of description]",
+        marked,
+        "```\nspin(weight=1)\n```",
+        f"```\n{CALLS}\n```",
+    ]
+    with scripted(*answers) as server:
+        fields = dict(kind="terms", config="configs/control/reward_code.py:pendulum", task=["Stand.", "Softer."])
+        command = tool.run(options(tmp_path, server, **fields))
+    first, second, coder, repair = bodies(server)
+    assert "the number speed should be [NUM: 0.0]" in first["messages"][0]["content"] and said(first) == "Stand."
+    roles = [message["role"] for message in second["messages"]]
+    assert roles == ["system", "user", "assistant", "user"] and said(second) == "Softer."
+    # The coder sees the newest description alone.
+    assert len(coder["messages"]) == 2 and said(coder) == DESCRIPTION
+    assert "one of: cosine, sine, speed" in coder["messages"][0]["content"]
+    assert "line 1 is no call of residual" in said(repair) and DESCRIPTION in capsys.readouterr().out
+    found = relabel_of(command)
+    assert found == dict(fn="by_terms", terms_of=TERMS, weights=WEIGHTS, keep=0.0)
+    assert json.loads((tmp_path / "relabel.json").read_text()) == found
+    config = reward_code.get_config("pendulum")
+    config.algorithm.relabel = found
+    check_config.check(config)
+
+
+TREE = {
+    "task": {"text": "Do the first, then the second.", "parts": ["a", "second"]},
+    "second": {"text": "Go to b and never to c on the way.", "parts": ["b", "c"]},
+}
+PLACES = dict(a=0, b=6, c=3)
+
+
+def test_a_task_in_words_becomes_formulas_of_a_tree(tmp_path):
+    config = "configs/control/rewards.py:formula"
+    tree = {"task": TREE["task"], "second": {"text": "Go to b.", "parts": ["b"]}}
+    answers = [json.dumps(tree), "```\nF c\n```", "```\nF b\n```", "F (a & ", "F (a & second)"]
+    with scripted(*answers) as server:
+        command = tool.run(options(tmp_path, server, kind="formula", config=config, task=["First a, then b."]))
+    first, leaf, mended, root, again = bodies(server)
+    assert "propositions: a, b." in first["messages"][0]["content"] and said(first) == "First a, then b."
+    assert "names are: b." in said(leaf) and "'c' in 'F c' is none of b" in said(mended)
+    assert "names are: a, second." in said(root) and "ends too early" in said(again)
+    given_one = rewards.get_config("formula").algorithm.relabel.to_dict()["machine"]
+    assert relabel_of(command) == dict(fn="by_machine", machine=given_one)
+
+
+def test_formulas_are_checked_together():
+    tree, whole = json.dumps(TREE), "F (a & second)"
+    with scripted(
+        tree, "F (b & (!c U b))", " & ".join(f"F {x}" for x in ("a", "second")), tree, "!c U b", whole
+    ) as server:
+        chat, fields = Chat(server.url), dict(size=7, progress=0.5, repairs=0)
+        language_rewards.by_logic(chat, "Go.", PLACES, **fields)
+        found = language_rewards.by_logic(chat, "Go.", PLACES, **fields)["machine"]
+    made = machines.formula(**{name: value for name, value in found.items() if name != "fn"})
+    assert made.transitions.shape[1] == 4 and made.rewards.max() == 1.0 and made.rewards.min() <= 0.0
+    assert found["parts"] == {"second": "!c U b"} and language_rewards.names_in(ltl.parse(whole)) == {"a", "second"}
+    with scripted(tree, "F F") as server, pytest.raises(ValueError, match="no usable answer after 1 requests: ltl: "):
+        language_rewards.by_logic(Chat(server.url), "Go.", PLACES, **fields)
+
+
+@pytest.mark.parametrize(
+    "change, complaint",
+    [
+        ("[]", 'must be a JSON object with the key "task"'),
+        ("{", "the tree is no JSON"),
+        ({"task": {"text": "x"}}, "must be {"),
+        ({"task": {"text": "x", "parts": []}}, "one or more"),
+        ({"task": {"text": "x", "parts": ["d"]}}, "the part 'd', which is neither a task nor of a, b, c"),
+        (TREE | {"a": {"text": "x", "parts": ["b"]}}, "'a' is no name of its own"),
+        (TREE | {"F": {"text": "x", "parts": ["b"]}}, "'F' is no name of its own"),
+        (TREE | {"lost": {"text": "x", "parts": ["b"]}}, "'lost' is a part of 0 tasks"),
+        (TREE | {"second": {"text": "x", "parts": ["task"]}}, "'task' is a part of 1 tasks"),
+        (
+            {
+                "task": {"text": "x", "parts": ["a"]},
+                "p": {"text": "x", "parts": ["q"]},
+                "q": {"text": "x", "parts": ["p"]},
+            },
+            "'p' is not under the whole task",
+        ),
+    ],
+)
+def test_trees_that_are_refused(change, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        language_rewards.tree_of(change if isinstance(change, str) else json.dumps(change), PLACES)
+
+
+def test_a_formula_is_of_a_bounded_length():
+    with pytest.raises(ValueError, match="a formula of 201 characters, at most 200"):
+        language_rewards.formula_of("!" * 200 + "a", ["a"])
+    with pytest.raises(ValueError, match="names"):
+        tool.names_of(rewards.get_config("residuals"), "")
+    assert tool.names_of(rewards.get_config("residuals"), "x,y") == ["x", "y"]
