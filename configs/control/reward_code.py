@@ -5,17 +5,18 @@
     python -m experiments.control.ppo --config=configs/control/reward_code.py:car \
         --config.algorithm.relabel.programs="('reward = abs(next_velocity)',)"
 
+algorithm.relabel.programs are the texts that rl_jax.control.reward_code reads, algorithm.relabel.choice is the index of
+the one that pays, algorithm.relabel.names are those of the observation's entries. Source: arXiv 2310.12931.
 Arguments: `car` (the mountain car; the default), `pendulum`, `corridor` (one-hot places, for rewards of two signs as in
-arXiv 2312.09238), `smoke` (seconds, for CI). algorithm.relabel.programs are the texts that rl_jax.control.reward_code
-reads, `choice` is the one that pays, `names` are those of the observation's entries. Source: arXiv 2310.12931.
+arXiv 2312.09238), `smoke` (seconds, for CI).
 """
 
 from configs import common
 from configs.control import rewards
 
-_CAR = """near = exp(-abs(next_position - 0.5))
-fast = abs(next_velocity) / 0.07
-reward = near + fast"""
+_CAR = """gain = next_position - position
+slow = -0.5 * (next_velocity - 0.07) ** 2
+reward = 10.0 * gain + slow"""  # the terms and weights of configs/control/rewards.py:terms
 _PENDULUM = """upright = next_cosine
 still = -0.1 * next_speed ** 2
 effort = -0.001 * action[0] ** 2
