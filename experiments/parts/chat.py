@@ -22,7 +22,7 @@ def says(role: str, content: str) -> Message:
 class Chat:
     """Asks one server, and keeps what was asked and answered.
 
-    A request's seed is a checksum of its messages, so that a run that is started again asks the same.
+    A request's seed is made of a checksum of its messages, so that a run that is started again asks the same.
 
     Args:
       url: of the server, "http://127.0.0.1:8000". Nothing else is connected to, and no key is sent.
@@ -53,15 +53,21 @@ class Chat:
         self._client = Client(url, timeout_s=timeout_s, retries=retries)
         self._options = {"temperature": temperature, "max_tokens": max_tokens} | ({"model": model} if model else {})
         self._seed, self._log = seed, log
+        self._known: dict[str, str] = {}
 
-    def ask(self, messages: Sequence[Message], count: int = 1) -> list[str]:
+    def ask(self, messages: Sequence[Message], count: int = 1, *, salt: int = 0) -> list[str]:
         """`count` answers to the same messages. Asks again for those that a server that ignores `n` did not give.
+
+        Args:
+          messages: the conversation.
+          count: of answers.
+          salt: added to the seed: the same messages may be asked twice, for other answers.
 
         Raises:
           ValueError: if the server cannot be used: unreachable, too slow, an error, or an answer of another form.
         """
         answers: list[str] = []
-        seed = self._seed + zlib.crc32(json.dumps(list(messages)).encode())
+        seed = self._seed + 1000 * salt + zlib.crc32(json.dumps(list(messages)).encode())
         while len(answers) < count:
             body = {"messages": list(messages), "n": count - len(answers), "seed": (seed + len(answers)) % 2**31}
             try:
@@ -73,6 +79,13 @@ class Chat:
             with self._log.open("a", encoding="utf-8") as file:
                 file.write(encode_row({"messages": list(messages), "answers": answers}) + "\n")
         return answers
+
+    def once(self, messages: Sequence[Message]) -> str:
+        """The answer to these messages; the server is asked once for it in this process. Raises as `ask`."""
+        key = json.dumps(list(messages))
+        if key not in self._known:
+            self._known[key] = self.ask(messages)[0]
+        return self._known[key]
 
 
 def _texts(answer: Any) -> list[str]:

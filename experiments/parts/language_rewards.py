@@ -1,11 +1,12 @@
 """Rewards from a task in words, by a chat server: terms with weights, or a formula in linear temporal logic.
 
 terms     a motion description, then calls that set terms                        Language to Rewards 2306.08647
-formula   a tree of tasks, then a formula of each task over its parts            Nl2Hltl2Plan 2408.08188
+formula   a tree of tasks, the order of each task's parts, a formula of it       Nl2Hltl2Plan 2408.08188
 
 What the server writes is read with `ast` or `json` and checked by the functions that use it; what is refused goes back
-with the error, `repairs` times. Prompts are ours; the two requests of `terms` follow the published code of Language to
-Rewards, those of `formula` the paper's abstract (its prompts could not be read, and its second model is fine-tuned).
+with the error, `repairs` times. The words of the prompts are ours; the two requests of `terms` follow the published
+code of Language to Rewards, the three kinds of `formula` the prompts on the site of Nl2Hltl2Plan. Departs: there a
+fine-tuned model translates to formulas, and the lowest tasks are sequences of robots' actions.
 """
 
 import ast
@@ -45,14 +46,20 @@ effort(weight=0.1)                               pays -|action|^2
 alive(weight=1.0)                                pays 1 for a step that does not end the episode
 ended(weight=1.0)                                pays 1 for the step that ends it
 NAME is one of: {names}. Numbers are plain numbers. Call nothing else."""
-TREE = """Split a task into a tree. Answer with a JSON object and nothing else: a key per task, whose value is \
-{{"text": what is to be done and in which order, in words, "parts": [names]}}. The key of the whole task is "task". A \
-part is another key of the object, or one of the propositions: {places}. Keys are words of small letters and _. Every \
-key but "task" is a part of exactly one other task. A task of few steps needs no further keys."""
-FORMULA = """Translate a task into one formula of linear temporal logic on finite traces, and answer with it alone, \
-between ``` and ```. Operators: ! not, & and, | or, X next, F eventually, G always, f U g until; brackets. The only \
-names are: {names}. A proposition is true in a step that is there; a sub-task stands for a formula of its own, which \
-is put in the place of its name and read from that step on. The task: {text}"""
+TREE = """Split a task into a tree of smaller tasks, as people think of it. Answer with a JSON object and nothing \
+else: a key per task, whose value is {{"text": what is to be done, in words, "parts": [names, three at most]}}. The \
+key of the whole task is "task". A part is another key of the object, or one of the propositions: {places}. Keys are \
+words of small letters and _. Every key but "task" is a part of exactly one other task. Tasks whose order is free, and \
+tasks that follow each other, belong under the same task. A task of few steps needs no further keys."""
+ORDER = """An instruction: {task}
+It was split. The part {name!r}, {text!r}, is done when all of these are done: {parts}. Each of them will be done at \
+some time. What does the instruction say about their order? Answer in one sentence that uses only these names, such as \
+"a and b in any order", "first a, then b", "b not before a", "b never"."""
+FORMULA = """Translate a sentence into one formula of linear temporal logic on finite traces, and answer with it \
+alone, between ``` and ```. Operators: ! not, & and, | or, X next, F eventually, G always, f U g until; brackets. \
+"first a, then b" is F (a & F b), "a and b in any order" is F a & F b, "b not before a" is !b U a. The only names are: \
+{names}. A proposition is true in a step that is there; a task stands for a formula of its own, which is put in the \
+place of its name and read from that step on. The sentence: {text}"""
 AGAIN = "That cannot be used: {error}. Write it again, complete."
 
 
@@ -245,7 +252,9 @@ def by_logic(
     tree, _ = answered(chat, opening, lambda answer: tree_of(answer, places), repairs)
     formulas = {}
     for name, node in sorted(tree.items(), key=lambda item: item[0] == "task"):  # the whole task last
-        question = says("user", FORMULA.format(names=", ".join(node["parts"]), text=node["text"]))
+        parts = ", ".join(node["parts"])
+        order = chat.ask([says("user", ORDER.format(task=task, name=name, text=node["text"], parts=parts))])[0]
+        question = says("user", FORMULA.format(names=parts, text=order))
 
         def read(answer: str, name: str = name, parts: Sequence[str] = node["parts"]) -> str:
             text = formula_of(answer, parts)

@@ -8,8 +8,8 @@ auto_mc       a designer, a critic who reads each text, an analyser of failed ep
 
 Each is (Asked, rows of the generations before) -> `count` candidates. A text that is refused goes back to the server
 with the error, `repairs` times; what is still refused is a row without a score, and the next request says why.
-Texts of the prompts are ours. The papers' prompts on ICPL and Auto MC-Reward could not be read; Eureka's and
-Text2Reward's loops were.
+Texts of the prompts are ours. The loops of Eureka, ICPL and Text2Reward follow the published code; of Auto MC-Reward
+only the paper's overview could be read.
 """
 
 import json
@@ -29,6 +29,16 @@ SIGNED = """Write two components of these names and no line for `reward`: `spars
 done, negative when it has failed for good and 0 otherwise, and `dense`, which is positive in a step that comes nearer \
 to the goal, negative in a step that goes away from it or into danger, and 0 otherwise. Only their signs count: the \
 reward is sign(sparse) + 0.1 * sign(dense)."""
+DIFFERENCE = """Two rewards were written for this task: {task}
+The reward of generation {new}:
+```
+{new_text}
+```
+The reward of generation {old}:
+```
+{old_text}
+```
+Say how the reward of generation {new} differs from that of generation {old}, and nothing else."""
 CRITIC = """You review rewards for reinforcement learning. Check whether the text does what the task needs: whether \
 its names and signs mean what the author takes them for, whether the components agree with each other, whether a step \
 that the task does not want is paid. Answer ACCEPT and nothing else if nothing is wrong. Otherwise say in a few \
@@ -114,7 +124,7 @@ def from_file(asked: Asked, rows: Sequence[Row]) -> list[Candidate]:
 
 def sampled(asked: Asked, messages: Sequence[Message], generation: int, ending: str = "") -> list[Candidate]:
     """`count` answers to the same messages, each mended if it is refused."""
-    answers = asked.chat.ask(messages, asked.count)
+    answers = asked.chat.ask(messages, asked.count, salt=generation)
     return [
         mended(asked, messages, answer, label_of(generation, index), ending) for index, answer in enumerate(answers)
     ]
@@ -203,31 +213,40 @@ def votes(asked: Asked, rows: Sequence[Row]) -> list[tuple[Row, Row]]:
 
 
 def icpl(asked: Asked, rows: Sequence[Row]) -> list[Candidate]:
-    """The good and the bad example of the last vote with their traces, and how the good ones changed so far.
+    """The good and the bad example of the last vote with their traces, and the history of the good ones.
 
-    The task's score is not shown: people have seen the policies, and a stand-in for them votes by it. Departs: the
-    differences are those of the lines; who words them in the paper could not be read.
+    As the published code: all of it is one message, and the history has the trace of each earlier good example and how
+    it differs from the next one, in words that the server is asked for. The task's score is not shown: people have seen
+    the policies, and a stand-in for them votes by it. Departs: the code samples anew until K texts run; here a text is
+    repaired, as for the others, and a generation may have fewer.
     """
     messages, done = texts.opening(asked.task, asked.known, asked.names), generations(rows)
     pairs = votes(asked, rows)
     if pairs:
         good, bad = pairs[-1]
-        winners = [best["text"] for best, _ in pairs]
-        changes = "\n".join(
-            f"From good example {i} to {i + 1}:\n{texts.difference(old, new)}"
-            for i, (old, new) in enumerate(zip(winners[:-1], winners[1:], strict=True), 1)
-        )
+        best = [pair[0] for pair in pairs]
         parts = [
             "People compared the policies that were trained on your rewards.",
-            f"They preferred the policy of this reward, the good example:\n```\n{good['text']}\n```",
+            *(told_history(asked, old, new) for old, new in zip(best[:-1], best[1:], strict=True)),
+            f"Of generation {good['generation']} they preferred the policy of this reward, the good example:\n```\n"
+            f"{good['text']}\n```",
             texts.trace(good, score=False),
             f"They liked the policy of this one least, the bad example:\n```\n{bad['text']}\n```",
             texts.trace(bad, score=False),
-            f"How the good examples changed so far:\n{changes}" if changes else "",
-            f"Keep what the good example has and the bad one lacks. {texts.AGAIN}",
+            f"Most important: start from the good example, never from the bad one. {texts.AGAIN}",
         ]
-        messages.append(says("user", "\n\n".join(filter(None, parts))))
+        messages.append(says("user", "\n\n".join(parts)))
     return sampled(asked, with_failures(messages, done[-1]) if done else messages, len(done))
+
+
+def told_history(asked: Asked, old: Row, new: Row) -> str:
+    """The trace of a good example, and how the next one differs from it in the server's words."""
+    names = {"old": old["generation"], "new": new["generation"], "old_text": old["text"], "new_text": new["text"]}
+    found = asked.chat.once([says("user", DIFFERENCE.format(task=asked.task, **names))])
+    return (
+        f"The good example of generation {old['generation']}. {texts.trace(old, score=False)}\n"
+        f"How that of generation {new['generation']} differs from it: {found}"
+    )
 
 
 def text2reward(asked: Asked, rows: Sequence[Row]) -> list[Candidate]:

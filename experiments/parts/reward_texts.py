@@ -3,7 +3,6 @@
 The order of the parts follows the published prompts and code of Eureka (2310.12931), whose words are not used.
 """
 
-import difflib
 import json
 import math
 from collections.abc import Sequence
@@ -111,12 +110,6 @@ def failures(rows: Sequence[Row]) -> str:
         return ""
     shown = "\n".join(f"- {error[:ERROR_CHARACTERS]}" for error in failed[:SHOWN_ERRORS])
     return f"Of {len(rows)} rewards {len(failed)} could not be used:\n{shown}\n"
-
-
-def difference(old: str, new: str) -> str:
-    """The lines that differ between two texts, - and +."""
-    lines = difflib.unified_diff(old.splitlines(), new.splitlines(), n=0, lineterm="")
-    return "\n".join(line for line in lines if not line.startswith(("---", "+++", "@@"))) or "no difference"
 
 
 def trajectory(episode: Row, names: Sequence[str], *, last: int) -> str:

@@ -6,8 +6,8 @@
         --url=http://127.0.0.1:8000 --workdir=runs/logic --task="Go to the left end, and only then to the right one."
 
 `terms` is Language to Rewards (2306.08647): a motion description, then calls that set terms; a further --task corrects
-the ones before. `formula` is Nl2Hltl2Plan (2408.08188): a tree of tasks, then a formula of each over its parts; its
-propositions are the places of the config's machine. The relabelling is written to relabel.json, what was asked and
+the ones before. `formula` is Nl2Hltl2Plan (2408.08188): a tree of tasks, the order of each one's parts, its formula;
+the propositions are the places of the config's machine. The relabelling is written to relabel.json, what was asked and
 answered to exchanges.jsonl, and the command that trains on it is printed.
 """
 

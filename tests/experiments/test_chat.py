@@ -27,9 +27,13 @@ def test_what_is_sent_and_what_comes_back(tmp_path):
     )
     rows = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert rows[0] == {"messages": MESSAGES, "answers": ["one", "two"]}
-    with scripted("one", "two") as server:  # the same question has the same seed
-        Chat(server.url, seed=3).ask(MESSAGES, 2)
-    assert bodies(server)[0]["seed"] == first["seed"] != second["seed"] and "model" not in bodies(server)[0]
+    with scripted(*"abcdef") as server:  # the same question has the same seed
+        chat = Chat(server.url, seed=3)
+        chat.ask(MESSAGES, 2)
+        chat.ask(MESSAGES, 2, salt=1)
+        assert [chat.once(MESSAGES) for _ in range(2)] == ["e", "e"]
+    same, salted, _ = bodies(server)
+    assert same["seed"] == first["seed"] != second["seed"] and "model" not in same and salted["seed"] != same["seed"]
 
 
 def test_a_server_that_ignores_n_is_asked_again():

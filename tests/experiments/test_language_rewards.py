@@ -107,12 +107,19 @@ PLACES = dict(a=0, b=6, c=3)
 def test_a_task_in_words_becomes_formulas_of_a_tree(tmp_path):
     config = "configs/control/rewards.py:formula"
     tree = {"task": TREE["task"], "second": {"text": "Go to b.", "parts": ["b"]}}
-    answers = [json.dumps(tree), "```\nF c\n```", "```\nF b\n```", "F (a & ", "F (a & second)"]
+    answers = [json.dumps(tree), "b once", "```\nF c\n```", "```\nF b\n```", "first a, then second"]
+    answers += ["F (a & ", "F (a & second)"]
     with scripted(*answers) as server:
         command = tool.run(options(tmp_path, server, kind="formula", config=config, task=["First a, then b."]))
-    first, leaf, mended, root, again = bodies(server)
+    first, ask_leaf, leaf, mended, ask_root, root, again = bodies(server)
+    assert "First a, then b." in said(ask_leaf) and "'second', 'Go to b.', is done when" in said(ask_leaf)
+    assert "of these are done: a, second." in said(ask_root)
     assert "propositions: a, b." in first["messages"][0]["content"] and said(first) == "First a, then b."
-    assert "names are: b." in said(leaf) and "'c' in 'F c' is none of b" in said(mended)
+    assert (
+        "names are: b." in said(leaf)
+        and said(leaf).endswith("The sentence: b once")
+        and "'c' in 'F c' is none of b" in said(mended)
+    )
     assert "names are: a, second." in said(root) and "ends too early" in said(again)
     given_one = rewards.get_config("formula").algorithm.relabel.to_dict()["machine"]
     assert relabel_of(command) == dict(fn="by_machine", machine=given_one)
@@ -120,16 +127,18 @@ def test_a_task_in_words_becomes_formulas_of_a_tree(tmp_path):
 
 def test_formulas_are_checked_together():
     tree, whole = json.dumps(TREE), "F (a & second)"
-    with scripted(
-        tree, "F (b & (!c U b))", " & ".join(f"F {x}" for x in ("a", "second")), tree, "!c U b", whole
-    ) as server:
+    answers = [tree, "?", "F (b & (!c U b))", "?", "F a & F second", tree, "?", "!c U b", "?", whole]
+    with scripted(*answers) as server:
         chat, fields = Chat(server.url), dict(size=7, progress=0.5, repairs=0)
         language_rewards.by_logic(chat, "Go.", PLACES, **fields)
         found = language_rewards.by_logic(chat, "Go.", PLACES, **fields)["machine"]
     made = machines.formula(**{name: value for name, value in found.items() if name != "fn"})
     assert made.transitions.shape[1] == 4 and made.rewards.max() == 1.0 and made.rewards.min() <= 0.0
     assert found["parts"] == {"second": "!c U b"} and language_rewards.names_in(ltl.parse(whole)) == {"a", "second"}
-    with scripted(tree, "F F") as server, pytest.raises(ValueError, match="no usable answer after 1 requests: ltl: "):
+    with (
+        scripted(tree, "?", "F F") as server,
+        pytest.raises(ValueError, match="no usable answer after 1 requests: ltl: "),
+    ):
         language_rewards.by_logic(Chat(server.url), "Go.", PLACES, **fields)
 
 

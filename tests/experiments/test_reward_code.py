@@ -94,20 +94,23 @@ def test_icpl_shows_the_voted_good_and_bad_and_how_the_good_ones_changed(tmp_pat
     rows += [row(1, 0, 9.0, "c = x\nreward = 3 * x"), row(1, 1, 0.0, "reward = 4 * x"), row(1, 2, 5.0)]
     path = tmp_path / "votes.jsonl"
     path.write_text('{"generation": 0, "best": 0, "worst": 1}\n')
-    with scripted(*[fence(GOOD)] * 4) as server:
-        reward_proposals.icpl(asked(server), rows)
+    with scripted("It is steeper.", *[fence(GOOD)] * 6) as server:
+        found = asked(server)
+        reward_proposals.icpl(found, rows)
+        reward_proposals.icpl(found, rows)  # the difference is asked for once
         reward_proposals.icpl(asked(server, path=path), rows[:3])
         with pytest.raises(ValueError, match=r'add {"generation": 1, "best": I, "worst": J}.*\[0, 1, 2\]'):
             reward_proposals.icpl(asked(server, path=path), rows)
         path.write_text('{"generation": 0, "best": 0, "worst": 2}\n')
         with pytest.raises(ValueError, match=r"generation 0 trained \[0, 1\], not \[0, 2\]"):
             reward_proposals.icpl(asked(server, path=path), rows[:3])
-    by_score, by_people = (said(body) for body in bodies(server))
+    question, by_score, again, by_people = (said(body) for body in bodies(server))
+    assert by_score == again and question.index("3 * x") < question.index("2 * x") and "Go far." in question
     good, bad = by_score.split("liked the policy of this one least")
     assert "c = x\nreward = 3 * x" in good and "reward = 4 * x" in bad and "task_score" not in by_score
-    assert "a: 0.00" in good and "From good example 1 to 2:\n-reward = 2 * x\n+c = x\n+reward = 3 * x" in bad
+    assert "a: 0.00" in good and "How that of generation 1 differs from it: It is steeper." in good
     good, bad = by_people.split("liked the policy of this one least")
-    assert "reward = 1 * x" in good and "reward = 2 * x" in bad and "changed" not in by_people
+    assert "reward = 1 * x" in good and "reward = 2 * x" in bad and "differs" not in by_people
 
 
 def test_text2reward_hears_a_person(tmp_path):
@@ -170,9 +173,9 @@ def test_a_search_with_a_server_goes_on_where_it_stopped(tmp_path, monkeypatch):
         return [one | {"scores": [1.0] * len(seeds[0])} for one in made], [[] for _ in found]
 
     monkeypatch.setattr(reward_code, "trained", trained)
-    config = configs.get_config("pendulum,smoke")
-    config.algorithm.relabel.programs = ("reward = 1 * speed",)
-    answers = [fence(text) for text in ("reward = 2 * speed", BAD, "reward = 9 * speed", "reward = 4 * speed")]
+    config = configs.get_config("corridor,smoke")
+    config.algorithm.relabel.programs = ("reward = 1 * place",)
+    answers = [fence(text) for text in ("reward = 2 * place", BAD, "reward = 9 * place", "reward = 4 * place")]
     with scripted(*answers[:2]) as server, pytest.raises(ValueError, match="chat server: .*no answer is left"):
         reward_code.run(config, options(tmp_path, url=server.url))  # its server has no answers to a second generation
     rows = [json.loads(line) for line in (tmp_path / "search.jsonl").read_text().splitlines()]
@@ -181,10 +184,10 @@ def test_a_search_with_a_server_goes_on_where_it_stopped(tmp_path, monkeypatch):
         tested = reward_code.run(config, options(tmp_path, url=server.url))
         assert reward_code.run(config, options(tmp_path, url=server.url)) == tested and len(bodies(server)) == 1
     assert "Of 2 rewards 1 could not be used" in said(bodies(server)[0])
-    assert seen[:2] == [(["reward = 2 * speed"], [[0]]), (["reward = 9 * speed", "reward = 4 * speed"], [[0], [0]])]
-    assert seen[2] == (["reward = 2 * speed", "reward = 1 * speed"], [[1_000_000, 1_000_001]] * 2)
+    assert seen[:2] == [(["reward = 2 * place"], [[0]]), (["reward = 9 * place", "reward = 4 * place"], [[0], [0]])]
+    assert seen[2] == (["reward = 2 * place", "reward = 1 * place"], [[1_000_000, 1_000_001]] * 2)
     assert [(one["name"], one["score"]) for one in tested] == [("found", -1.0), ("hand", -2.0)]
-    assert "| found | -1.000 | 2 |" in reward_code.table(tested) and "reward = 2 * speed" in reward_code.table(tested)
+    assert "| found | -1.000 | 2 |" in reward_code.table(tested) and "reward = 2 * place" in reward_code.table(tested)
     rows = [json.loads(line) for line in (tmp_path / "search.jsonl").read_text().splitlines()]
     assert [(one["part"], one["error"]) for one in rows[2:4]] == [("tune", "nan"), ("tune", "")]
     assert len((tmp_path / "exchanges.jsonl").read_text().splitlines()) == 2
