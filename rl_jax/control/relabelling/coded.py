@@ -107,11 +107,11 @@ def by_code(
     known = known_names(distribution=distribution, observation_size=observation_size, names=names, terms_of=terms_of)
     codes = [reward_code.parse(text, known, label=f"by_code: program {i}") for i, text in enumerate(programs)]
     functions = {name: bind(dict(spec), terms) for name, spec in terms_of.items()}
-    width = max(len(code.components) for code in codes)
+    width = max(1, *(len(code.components) for code in codes))  # a state without entries cannot be mapped over runs
 
     def means_of(code: reward_code.Code, one: Mapping[str, chex.Array]) -> chex.Array:
         means = [mean_of(one[name], axis_name) for name in code.components]
-        return jnp.stack(means + [jnp.float32(0.0)] * (width - len(means))) if width else jnp.zeros(0)
+        return jnp.stack(means + [jnp.float32(0.0)] * (width - len(means)))
 
     def init() -> dict[str, chex.Array]:
         return {name: jnp.float32(0.0) for name in OWN} | {"components": jnp.zeros(width)}
@@ -133,7 +133,7 @@ def by_code(
 
     def measure(state: dict) -> dict[str, chex.Array]:
         labels = [f"component_{i}" for i in range(width)] if len(codes) > 1 else codes[0].components
-        parts = dict(zip(labels, state["components"], strict=True))
+        parts = dict(zip(labels, state["components"], strict=False))  # one text may have none
         return {f"relabel/{name}": x for name, x in parts.items()} | {f"relabel/{name}": state[name] for name in OWN}
 
     return Relabel(init, apply, measure=measure)

@@ -61,6 +61,14 @@ def test_one_text_measures_its_components_by_name_and_continuous_actions_are_a_v
     assert known.vectors == {"obs": 4, "next_obs": 4, "action": 2} and "action" not in known.scalars
 
 
+def test_a_text_without_components_has_a_state_that_can_be_mapped_over_runs():
+    made = relabel(programs=("height",))
+    state, found = made.apply(made.init(), random_rows())
+    np.testing.assert_array_equal(found.rewards, random_rows().observations[..., 0])
+    assert all(x.size for x in jax.tree.leaves((made.init(), state)))
+    assert set(made.measure(state)) == {f"relabel/{name}" for name in OWN}
+
+
 @pytest.mark.parametrize(
     "fields, complaint",
     [
