@@ -5,7 +5,7 @@ What was asked before is answered from memory, by its text, so equal completions
 
 import re
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -14,6 +14,7 @@ import numpy as np
 from experiments.parts.judges.base import Judge, Rows, Verdict, judge_prompts, load_run
 from experiments.parts.processes import to_host
 from experiments.parts.setup import Setup
+from experiments.parts.text_models import Ask, Cached
 from experiments.parts.training import to_mesh
 from rl_jax.experience.prompt import info_of
 from rl_jax.preferences.judge_task import PAIRWISE, fill
@@ -23,8 +24,6 @@ from rl_jax.training import sharding
 
 POINTWISE = "Question:\n{prompt}\n\nAnswer:\n{completion}\n\nGrade the answer from {low} to {high}. Grade:"
 AGAINST = ("group", "bootstrap", "record")
-MAX_CACHED = 100_000  # answers kept in memory
-Ask = Callable[[Sequence[str]], list[str]]
 
 
 def pointwise(
@@ -175,22 +174,6 @@ def pairs_of(judged: Rows, against: str, opponents: int) -> list[tuple[int, str]
 def answer_of(record: dict) -> str:
     """info["answer"] as text; "" if there is none."""
     return str(info_of(record).get("answer", ""))
-
-
-class Cached:
-    """Asks each text once. ask: texts -> answers, in the same order."""
-
-    def __init__(self, ask: Ask):
-        self._ask, self._known = ask, {}
-
-    def __call__(self, questions: Sequence[str]) -> list[str]:
-        """The answer to each question."""
-        new = [text for text in dict.fromkeys(questions) if text not in self._known]
-        if len(self._known) + len(new) > MAX_CACHED:
-            self._known, new = {}, list(dict.fromkeys(questions))
-        if new:
-            self._known |= dict(zip(new, self._ask(new), strict=True))
-        return [self._known[text] for text in questions]
 
 
 def make_ask(setup: Setup, path: str, what: str, max_tokens: int, batch_size: int) -> Ask:

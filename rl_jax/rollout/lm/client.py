@@ -43,12 +43,15 @@ class Client:
         self._host, self._port, self._prefix = parts.hostname, parts.port, parts.path
         self._timeout_s, self._retries, self._concurrency = timeout_s, retries, concurrency
 
-    def post_all(self, bodies: Sequence[dict], max_bytes: Sequence[int] | None = None) -> list:
+    def post_all(
+        self, bodies: Sequence[dict], max_bytes: Sequence[int] | None = None, *, path: str = COMPLETIONS
+    ) -> list:
         """The parsed answers, in the order of `bodies`. The first failure cancels the other requests and is raised.
 
         Args:
           bodies: of the requests.
           max_bytes: of the body of each answer; None is MAX_BODY.
+          path: where they are posted to.
         """
         live = _Live()
         pool = ThreadPoolExecutor(min(self._concurrency, len(bodies)))
@@ -56,8 +59,7 @@ class Client:
             payloads = [json.dumps(body).encode() for body in bodies]
             caps = [MAX_BODY] * len(bodies) if max_bytes is None else max_bytes
             futures = [
-                pool.submit(self._post, payload, live, COMPLETIONS, cap)
-                for payload, cap in zip(payloads, caps, strict=True)
+                pool.submit(self._post, payload, live, path, cap) for payload, cap in zip(payloads, caps, strict=True)
             ]
             for future in as_completed(futures):
                 future.result()
