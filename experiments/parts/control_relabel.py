@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+from experiments.parts.annotators import make_annotator
 from rl_jax import envs
 from rl_jax.control import algorithm, relabelling
 from rl_jax.core.binding import bind, needs
@@ -31,6 +32,7 @@ def make_relabel(settings: dict[str, Any], env: envs.Vector, agent, axis_name) -
         distribution=agent.distribution,
         axis_name=axis_name,
         make_net=make_net,
+        make_annotator=make_annotator,
     )
     fn = bind(spec, relabelling, **known)
     if missing := sorted(needs(fn)):

@@ -41,7 +41,7 @@ class Speakers(NamedTuple):
       goals: the C sub-goals that there are.
       describe: (an observation, numpy float32 [F]) -> (what the player sees, its status), in words.
       adapter: (prompt) -> its analysis of the player, the small model; None: no analysis.
-      decide: (prompt) -> a text that names goals, the large model.
+      decide: (prompt) -> a text that names goals, the large model. Either may have `many` (see `replies`).
     """
 
     deeds: tuple[str, ...]
@@ -95,6 +95,12 @@ def named(text: str, goals: tuple[str, ...]) -> np.ndarray:
     return found
 
 
+def replies(speaker: Callable, texts: list[str]) -> list[str]:
+    """What somebody says to each text: all at once if they have a method `many`, else one by one."""
+    many = getattr(speaker, "many", None)
+    return list(many(texts)) if many else [speaker(text) for text in texts]
+
+
 def prompts(speakers: Speakers, observation: np.ndarray, last: int, goals: np.ndarray, score: float) -> tuple[str, str]:
     """(what the adapter reads, what the large model reads before the analysis).
 
@@ -120,7 +126,8 @@ def guided(env: Vector, speakers: Speakers, *, interval: int = 100, record: str 
       env: observations are vectors and actions whole numbers, one for each deed.
       speakers: who says what.
       interval: steps between questions; an episode begins with one.
-      record: a file to which {"prompt", "completion"} of the adapter are appended, a JSON line each. "": none.
+      record: a file to which {"prompt", "completion"} of the adapter are appended, a JSON line each, with the world and
+        the score (of what it said there before). "": none.
 
     Raises:
       ValueError: if the actions are not the deeds, observations are images, or interval < 1.
@@ -138,13 +145,18 @@ def guided(env: Vector, speakers: Speakers, *, interval: int = 100, record: str 
 
     def answer(observations, last, goals, scores, due) -> np.ndarray:
         observations, last, scores, due = (np.asarray(x) for x in (observations, last, scores, due))
-        found, pairs = np.array(goals), []
-        for i in np.flatnonzero(due):
-            prompt, asked = prompts(speakers, observations[i], int(last[i]), found[i], float(scores[i]))
-            said = speakers.adapter(prompt) if speakers.adapter else None
-            found[i] = named(speakers.decide(asked + ("" if said is None else f" Analysis: <{said}>.")), speakers.goals)
-            pairs += [] if said is None else [{"prompt": prompt, "completion": said}]
+        found, rows = np.array(goals), np.flatnonzero(due)
+        asked = [prompts(speakers, observations[i], int(last[i]), found[i], float(scores[i])) for i in rows]
+        said = replies(speakers.adapter, [prompt for prompt, _ in asked]) if speakers.adapter else []
+        analyses = [f" Analysis: <{text}>." for text in said] or [""] * len(rows)
+        questions = [question + more for (_, question), more in zip(asked, analyses, strict=True)]
+        for i, text in zip(rows, replies(speakers.decide, questions), strict=True):
+            found[i] = named(text, speakers.goals)
         if record:
+            pairs = [
+                {"prompt": prompt, "completion": text, "world": int(i), "score": round(float(scores[i]), 4)}
+                for i, (prompt, _), text in zip(rows[: len(said)], asked[: len(said)], said, strict=True)
+            ]
             with open(record, "a", encoding="utf-8") as file:
                 file.writelines(json.dumps(pair) + "\n" for pair in pairs)
         return found

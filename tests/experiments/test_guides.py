@@ -5,7 +5,9 @@ import numpy as np
 import pytest
 
 from configs.control import guides as configs
-from experiments.parts import control_runs, control_setup
+from experiments.parts import control_runs, control_setup, guides
+from rl_jax.envs import speakers
+from tests.experiments.loopback import speaking
 from tests.experiments.test_control_replay import QUICK
 
 
@@ -37,3 +39,47 @@ def test_words_and_their_fields():
         control_setup.load_env(adapted, 2)
     with pytest.raises(ValueError, match="choose camp or crafter, not both"):
         configs.get_config("camp,crafter")
+
+
+def test_language_models_speak_over_a_server():
+    """The goals and analyses of a reset are those that two servers gave, each text asked once."""
+
+    def analysed(text):
+        return "it wants water" if "parched" in text or "thirsty" in text else "it is fine"
+
+    def decided(text):
+        assert text.startswith("Player sees: <a tent>.") and "Analysis: <" in text
+        return "Drink water, or: drink water" if "wants water" in text else "sleep"
+
+    with speaking(analysed) as small, speaking(decided) as large:
+        config = configs.get_config("served,smoke")
+        assert config.env.guide.adapter.system == configs.ANALYST
+        config.env.guide.adapter.url, config.env.guide.decide.url = small.url, large.url
+        env = control_setup.load_env(config, 16)
+        worlds, observations = env.reset(jax.random.key(0))
+        assert 1 < len(small.texts) <= 8 and len(small.texts) == len(set(small.texts))
+        assert len(large.texts) == len(small.texts)
+        assert small.seen[0][2]["messages"][0] == {"role": "system", "content": configs.ANALYST}
+    goals = speakers.camp().goals
+    state = worlds
+    while not hasattr(state, "goals"):
+        state = state.state
+    said = np.asarray(state.goals)
+    thirsty = said[:, goals.index("drink water")]
+    assert 0 < thirsty.sum() < 16 and (said.sum(1) == 1).all() and said[~thirsty][:, goals.index("sleep")].all()
+    assert observations.shape == (16, 12)
+
+
+def test_who_speaks_is_said_in_the_config():
+    served = guides.served(world="camp", adapter="scripted", decide="scripted")
+    own = speakers.camp()
+    assert (
+        served.adapter("Player status: <parched>.")
+        == own.adapter("Player status: <parched>.")
+        == ("parched means thirsty")
+    )
+    assert guides.served(world="camp", adapter=None, decide="scripted").adapter is None
+    with pytest.raises(ValueError, match="somebody has to name the goals"):
+        guides.served(world="camp", adapter=None, decide=None)
+    with pytest.raises(ValueError, match="has no function 'nobody'"):
+        guides.served(world="camp", adapter=dict(fn="nobody"), decide="scripted")

@@ -1,12 +1,14 @@
 """Relabellings of a rollout's rewards by name: config.algorithm.relabel = dict(fn="by_potential", ...).
 
 Each function makes an algorithm.Relabel. Its keywords are those of the config, and what the program knows: num_envs,
-observation_size, discount, distribution, axis_name, make_net (models.agents.features). A function of anybody's own is
-named by its import path, "my_rewards:by_mine", with the same keywords.
+observation_size, discount, distribution, axis_name, make_net (models.agents.features), make_annotator (who answers
+questions about captions). A function of anybody's own is named by its import path, "my_rewards:by_mine", with the same
+keywords.
 """
 
 from rl_jax.control.relabelling.aligned import by_aligned_transport
 from rl_jax.control.relabelling.annotated import by_annotator
+from rl_jax.control.relabelling.captioned import by_captions
 from rl_jax.control.relabelling.coded import by_code
 from rl_jax.control.relabelling.hierarchy import by_hierarchy
 from rl_jax.control.relabelling.hindsight import by_bootstrap, by_hindsight
@@ -24,6 +26,7 @@ __all__ = [
     "by_archive",
     "by_bootstrap",
     "by_code",
+    "by_captions",
     "by_discriminator",
     "by_distillation",
     "by_elliptical",

@@ -1,0 +1,159 @@
+"""Serves a language model of our own over OpenAI's protocol, for what asks one beside a run.
+
+    python -m experiments.tools.serve_text runs/adapter --port=8000
+    curl -d '{"prompt": "1+2=", "max_tokens": 4}' http://127.0.0.1:8000/v1/completions
+
+The model is the workdir of a run (its newest checkpoint, and newer ones as they come with --follow). Answers are
+greedy: a request with a temperature above 0, with n above 1 or with stream is refused, since it could not be honoured.
+A chat is its messages, one per line: models from scratch have no template. One request at a time, on 127.0.0.1 unless
+--host says otherwise; nobody is asked for a key. For large models take vLLM or SGLang.
+"""
+
+import argparse
+import http.server
+import json
+import pathlib
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from experiments.parts.judges.base import setup_of
+from experiments.parts.judges.generative import make_ask
+from experiments.parts.text_models import CHAT, Ask
+from rl_jax.rollout.lm.client import COMPLETIONS
+
+MAX_REQUEST = 1 << 20  # bytes
+
+
+class NewestRun:
+    """ask(texts) of a run's newest checkpoint.
+
+    Args:
+      folder: the run's workdir.
+      max_tokens: longest answer.
+      follow: whether a newer checkpoint replaces the one that answers.
+    """
+
+    def __init__(self, folder: pathlib.Path, max_tokens: int, *, follow: bool = False):
+        self._folder, self._max_tokens, self._follow = folder, max_tokens, follow
+        self._ask, self._step = None, -1
+
+    def __call__(self, texts) -> list[str]:
+        """The answers."""
+        newest = max((int(x.name) for x in (self._folder / "checkpoints").glob("*") if x.name.isdigit()), default=-1)
+        if self._ask is None or (self._follow and newest != self._step):
+            setup, self._step = setup_of(self._folder), newest
+            self._ask = make_ask(setup, str(self._folder), "RUN", self._max_tokens, 1)
+        return self._ask(texts)
+
+
+def reply(path: str, body: dict[str, Any], ask: Ask, cut: Callable[[str, int], str]) -> dict[str, Any]:
+    """The body of an answer.
+
+    Args:
+      path: of the request.
+      body: of the request.
+      ask: who answers.
+      cut: (text, tokens) -> the text without those that are too many.
+
+    Raises:
+      ValueError: if the request cannot be honoured.
+    """
+    if path not in (CHAT, COMPLETIONS):
+        raise ValueError(f"there is {CHAT} and {COMPLETIONS}, not {path}")
+    for name, allowed in (("temperature", 0), ("n", 1), ("stream", False)):
+        if body.get(name, allowed) not in (allowed, None):
+            raise ValueError(f"{name}={body[name]!r}: answers are greedy, one at a time, whole: leave it out")
+    if path == CHAT:
+        messages = body.get("messages")
+        if not messages or not all(isinstance(x, dict) and isinstance(x.get("content"), str) for x in messages):
+            raise ValueError("messages must be a list of objects with a text as content")
+        prompts = ["\n".join(message["content"] for message in messages)]
+    else:
+        prompts = body.get("prompt")
+        prompts = [prompts] if isinstance(prompts, str) else prompts
+        if not prompts or not all(isinstance(text, str) for text in prompts):
+            raise ValueError("prompt must be a text, or a list of texts")
+    limit = body.get("max_tokens")
+    if limit is not None and (not isinstance(limit, int) or limit < 1):
+        raise ValueError(f"max_tokens={limit!r} must be 1 or more")
+    texts = [text if limit is None else cut(text, limit) for text in ask(prompts)]
+    choices = [{"index": i, "text": text, "finish_reason": "stop"} for i, text in enumerate(texts)]
+    if path == CHAT:
+        choices = [x | {"message": {"role": "assistant", "content": x.pop("text")}} for x in choices]
+    return {"object": "chat.completion" if path == CHAT else "text_completion", "choices": choices}
+
+
+def make_server(ask: Ask, cut: Callable[[str, int], str], *, host: str = "127.0.0.1", port: int = 0):
+    """An http.server.ThreadingHTTPServer that is not running yet. port: 0 is any that is free.
+
+    Args:
+      ask: who answers; one call at a time.
+      cut: as in `reply`.
+      host: to listen on.
+      port: to listen on.
+    """
+    lock = threading.Lock()
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self):
+            size = int(self.headers.get("Content-Length") or 0)
+            try:
+                if size > MAX_REQUEST:
+                    raise ValueError(f"the request has {size} bytes, over {MAX_REQUEST}")
+                body = json.loads(self.rfile.read(size))
+                if not isinstance(body, dict):
+                    raise ValueError("the request is not a JSON object")
+                with lock:
+                    self._send(200, reply(self.path, body, ask, cut))
+            except ValueError as error:
+                self._send(400, {"error": {"message": str(error)}})
+
+        def _send(self, status: int, body: dict[str, Any]) -> None:
+            text = json.dumps(body).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(text)))
+            self.send_header("Connection", "close")
+            self.end_headers()
+            self.wfile.write(text)
+            self.close_connection = True
+
+        def log_message(self, *_) -> None:
+            """Nothing is printed per request."""
+
+    return http.server.ThreadingHTTPServer((host, port), Handler)
+
+
+def main(argv=None) -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", help="workdir of a run")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=8000)
+    parser.add_argument("--max_tokens", type=int, default=64, help="longest answer")
+    parser.add_argument("--follow", action="store_true", help="answer with newer checkpoints as they come")
+    options = parser.parse_args(argv)
+    folder = pathlib.Path(options.run)
+    ask = NewestRun(folder, options.max_tokens, follow=options.follow)
+    tokenizer = setup_of(folder).task.tokenizer
+    ask(["."])  # loaded and compiled before the first request
+
+    def cut(text: str, limit: int) -> str:
+        ids = tokenizer.encode(text)
+        return text if len(ids) <= limit else tokenizer.decode(ids[:limit])
+
+    server = make_server(ask, cut, host=options.host, port=options.port)
+    print(f"{folder} answers at http://{options.host}:{server.server_port}", flush=True)
+    try:
+        server.serve_forever()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        server.server_close()
+
+
+if __name__ == "__main__":
+    main()
