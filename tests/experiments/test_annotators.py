@@ -177,7 +177,7 @@ def test_a_run_with_a_server_and_its_resumption(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_the_sparse_reward_is_found_with_the_annotator_and_not_without():
-    """Two seeds each, in one program: paid for what the annotator likes, and for nothing but the parcel at the house."""
+    """Two seeds each, in one program: paid for what the annotator likes, and for the parcel at the house alone."""
     config = annotated.get_config("retrieval,waiting")
     config.num_seeds = 2
     config.sweep = (("algorithm.relabel.coef", (0.3, 0.0)),)
