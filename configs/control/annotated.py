@@ -6,12 +6,14 @@
         --config.algorithm.relabel.annotator.ask.url=http://127.0.0.1:8000
 
 Arguments: how answers become a reward, `retrieval` (a label per caption; the default), `classifier` or `ranking`, or
-`alone`, the environment's sparse reward. Who answers: a script that likes to hold the parcel and to come near the house
-(the default), or with `server` a language model: any server of OpenAI's protocol, or a run of one's own by
+`alone`, the environment's sparse reward. Who answers: a script that likes to come nearer to the shop and to hold the
+parcel (the default), or with `server` a language model: any server of OpenAI's protocol, or a run of one's own by
 experiments.tools.serve_text. Answers come when they are there, and the run never waits; with `waiting` it does, and is
 then the same every time and resumes bit for bit. algorithm.relabel.annotator.ask.kept names a file of answers, which
 are then asked for once. The world is probes/errands: a shop left, a house right, and a reward of 1 for the parcel at
-the house. `smoke` (seconds). Measured: docs/pages/language_models.md.
+the house. The paper's code weighs a sparse reward 25 times as much as the labels (10 and .4); so does coef=.04 here.
+With .1 a policy that had found the reward left it again for the labels, in one of two seeds. `smoke` (seconds).
+Measured: docs/pages/language_models.md.
 """
 
 from configs import common, sweeps
@@ -19,7 +21,7 @@ from configs.control import control_common
 
 KINDS = ("retrieval", "classifier", "ranking")
 GOAL = "The player's goal is to bring a parcel from the shop to the house."
-LIKED = ("You hold the parcel", "hold the parcel", "hand over", r"house is [1-5] step", r"shop is [0-5] step")
+LIKED = ("hold the parcel", "hand over", r"shop is 1?\d step")  # nearer to the shop than the start is
 
 
 def get_config(arg: str | None = None):
@@ -29,14 +31,14 @@ def get_config(arg: str | None = None):
         raise ValueError(f"choose at most one reward, not {', '.join(kinds)}")
     kind = (kinds or ["retrieval"])[0]
     config = control_common.base("_".join(["annotated", kind, *sorted(words & {"server", "waiting"})]))
-    config.env = dict(name="probes/errands", length=21, shown=True, features=(), frame_stack=1, at_reset="repeat")
+    config.env = dict(name="probes/errands", length=41, shown=True, features=(), frame_stack=1, at_reset="repeat")
     config.sample.update(num_envs=16, num_steps=64)
     config.network.hidden = (32,)
     config.train.update(total_steps=100_000)
     config.train.optimizer.learning_rate = 3e-3
     config.update(num_seeds=2, log_every=10)
     config.checkpoint.every = 50
-    config.eval.update(num_episodes=32, max_steps=84, greedy=False)
+    config.eval.update(num_episodes=32, max_steps=164, greedy=False)
     if kind != "alone":
         config.algorithm.relabel = _relabel(kind, "server" in words, "waiting" in words)
     if "smoke" in words:
@@ -58,10 +60,10 @@ def _relabel(kind: str, server: bool, waiting: bool) -> dict:
     return dict(
         fn="by_captions",
         kind=kind,
-        captions=64,
+        captions=128,
         limit=16,
         power=3.0,
-        coef=0.1,
+        coef=0.04,
         annotator=dict(captions=dict(fn="errands"), ask=ask, goal=GOAL, wait=waiting, batch=16, features=32),
     )
 

@@ -202,7 +202,8 @@ def sft_config(data: pathlib.Path, model: str, before: pathlib.Path | None, step
     if model:
         config.model.path = model
     else:
-        config.model.update(num_layers=2)
+        config.model.update(embed_dim=64, num_layers=2, num_heads=2, num_kv_heads=2, mlp_dim=128)
+        config.sft.batch_size = 16
         config.rollout.update(completion_length=48, prompt_buckets=(256,))
     return config
 
