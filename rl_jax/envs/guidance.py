@@ -152,13 +152,8 @@ def guided(env: Vector, speakers: Speakers, *, interval: int = 100, record: str 
         questions = [question + more for (_, question), more in zip(asked, analyses, strict=True)]
         for i, text in zip(rows, replies(speakers.decide, questions), strict=True):
             found[i] = named(text, speakers.goals)
-        if record:
-            pairs = [
-                {"prompt": prompt, "completion": text, "world": int(i), "score": round(float(scores[i]), 4)}
-                for i, (prompt, _), text in zip(rows[: len(said)], asked[: len(said)], said, strict=True)
-            ]
-            with open(record, "a", encoding="utf-8") as file:
-                file.writelines(json.dumps(pair) + "\n" for pair in pairs)
+        if record and said:
+            _record(record, rows, [prompt for prompt, _ in asked], said, scores)
         return found
 
     def ask(state: Guided, observation: chex.Array, due: chex.Array) -> Guided:
@@ -201,3 +196,11 @@ def guided(env: Vector, speakers: Speakers, *, interval: int = 100, record: str 
     low, high = env.observation_space
     space = Box(np.append(low, np.zeros(size, np.float32)), np.append(high, np.ones(size, np.float32)))
     return env._replace(reset=reset, step=step, observation_space=space, told=lambda state: {"understood": state.score})
+
+
+def _record(path: str, rows: np.ndarray, asked: list[str], said: list[str], scores: np.ndarray) -> None:
+    """Appends what the adapter read and said in these worlds, a JSON line each."""
+    with open(path, "a", encoding="utf-8") as file:
+        for i, prompt, text in zip(rows.tolist(), asked, said, strict=True):
+            row = {"prompt": prompt, "completion": text, "world": i, "score": round(float(scores[i]), 4)}
+            file.write(json.dumps(row) + "\n")
