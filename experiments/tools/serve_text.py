@@ -139,7 +139,7 @@ def main(argv=None) -> None:
     folder = pathlib.Path(options.run)
     ask = NewestRun(folder, options.max_tokens, follow=options.follow)
     tokenizer = setup_of(folder).task.tokenizer
-    ask(["."])  # loaded and compiled before the first request
+    ask([""])  # loaded before the first request
 
     def cut(text: str, limit: int) -> str:
         ids = tokenizer.encode(text)

@@ -86,7 +86,7 @@ def by_captions(
       steps: gradient steps per update with new answers.
       coef: weight of the learned reward.
       keep: weight of the environment's reward.
-      axis_name: mapped axis over which the environments are spread.
+      axis_name: mapped axis over which the environments are spread. The host is called in order: one device, no mesh.
 
     Raises:
       ValueError: if the kind is unknown, a number is out of its range, or the environments are spread over devices.
