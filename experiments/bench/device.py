@@ -81,6 +81,7 @@ SHAPES = {
     ),
 }
 REMATS = ("full", "dots", "none")
+NAMES = ("point", "model", "attention", "remat", "chunk", "rows")  # of a point's key
 
 
 class Point(NamedTuple):
@@ -228,7 +229,15 @@ def _allocated() -> dict[str, float]:
     return {name: float(stats[name]) for name in ("peak_bytes_in_use", "bytes_limit") if name in stats}
 
 
-def measure(file: pathlib.Path, todo: Iterator[Point], rates: dict[str, float], seconds: float) -> list[dict]:
+def measure(
+    file: pathlib.Path,
+    todo: Iterator[Point],
+    rates: dict[str, float],
+    seconds: float,
+    *,
+    names: tuple[str, ...] = NAMES,
+    device: str = "",
+) -> list[dict]:
     """Measures the points that the file lacks for this kind of device, and appends each at once.
 
     Args:
@@ -236,12 +245,14 @@ def measure(file: pathlib.Path, todo: Iterator[Point], rates: dict[str, float], 
       todo: in this order.
       rates: of device_rates.
       seconds: no point begins after them.
+      names: of a point's key, in whatever file.
+      device: the kind of device; "" is that of jax's first one.
 
     Returns:
       The lines that were appended.
     """
-    kind = {"device": jax.devices()[0].device_kind}
-    done, made, start = _keys(file), [], time.monotonic()
+    kind = {"device": device or jax.devices()[0].device_kind}
+    done, made, start = _keys(file, (*names, "device")), [], time.monotonic()
     for point in todo:
         if json.dumps(point.key | kind, sort_keys=True) in done:
             continue
@@ -258,13 +269,16 @@ def measure(file: pathlib.Path, todo: Iterator[Point], rates: dict[str, float], 
     return made
 
 
-def _keys(file: pathlib.Path) -> set[str]:
+def lines(file: pathlib.Path) -> list[dict[str, Any]]:
+    """The lines of a file of points; a killed run may have left half a line, which is left out."""
+    text = file.read_text(encoding="utf-8") if file.exists() else ""
+    return [json.loads(line) for line in text.splitlines() if line.endswith("}")]
+
+
+def _keys(file: pathlib.Path, names: tuple[str, ...]) -> set[str]:
     """The keys of the points that a file has. A point without a device is of the head before it (older files)."""
-    names = ("point", "model", "attention", "remat", "chunk", "rows", "device")
-    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
-    rows = [json.loads(line) for line in lines if line.endswith("}")]  # a killed run may have left half a line
     found, kind = set(), jax.devices()[0].device_kind
-    for row in rows:
+    for row in lines(file):
         kind = row.get("kind", kind)
         row = {"device": kind} | row
         found.add(json.dumps({n: row[n] for n in names if n in row}, sort_keys=True))

@@ -4,6 +4,8 @@
     python -m experiments.plan --config=configs/plans.py:8b --topology=v5e:8x8 --sweep       # ranks mesh shapes
     python -m experiments.plan --config=configs/plans.py:8b --config.mesh=fsdp:64 --topology=v5e:8x8 --largest
     python -m experiments.plan --config=configs/plans.py:8b --topology=v5p:4x4 --placement   # devices for each call
+    python -m experiments.plan --config=configs/plans.py:8b,async --config.mesh=fsdp:64 --topology=v5e:8x8 \\
+        --sampler_topology=v5e:4x4 --sampler_mesh=data:2,tensor:8   # --role=trainer and --role=sampler
     python -m experiments.plan --table=experiments/plan/plans           # tabulates the stored plans in README.md there
     python -m experiments.plan --check=experiments/plan/plans/ci.json   # plans it again, fails if it has grown
 
@@ -22,7 +24,7 @@ import re
 import shlex
 import sys
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 # Read when jax and libtpu load: no TPU or metadata server is searched for, and several plans may run at once.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -32,11 +34,11 @@ os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
 import jax
 from absl import flags
 
-from experiments.parts import quantized
+from experiments.parts import quantized, rollout_mesh
 from experiments.parts.flags import main as start
 from experiments.parts.setup import Setup
-from experiments.parts.training import make_step
-from experiments.plan import chips, flops, hlo, placing, programs, stored
+from experiments.plan import apart, chips, flops, hlo, placing, programs, stored
+from experiments.plan.programs import optimizer_bytes, tree_bytes
 from experiments.plan.runs import (
     UPDATES,
     make_planned,
@@ -52,6 +54,8 @@ from rl_jax.runs.logging import write_atomically
 from rl_jax.training import sharding
 
 flags.DEFINE_string("topology", "v5e:4x4", "a slice, CHIP:SHAPE: v4:2x2x2, v5e:4x4, v5p:4x4x4, v6e:4x4")
+flags.DEFINE_string("sampler_topology", None, "the slice of --role=sampler, if the run is two processes: v5e:4x4")
+flags.DEFINE_string("sampler_mesh", None, "with --sampler_topology: the sampler's --config.mesh, data:2,tensor:8")
 flags.DEFINE_bool("sweep", False, "plan the train step for every sensible mesh of the slice and rank the meshes")
 flags.DEFINE_bool("largest", False, "plan the train step with the largest micro-batch that fits")
 flags.DEFINE_bool("placement", False, "estimate which devices should sample, score and train; compiles nothing")
@@ -145,19 +149,6 @@ def roofline(
     return counts | times | {"synchronous_s": waits, "step_s": step, "mfu": mfu}
 
 
-def tree_bytes(shapes, shardings) -> float:
-    """Bytes of one device's shards."""
-    leaves = zip(jax.tree.leaves(shapes), jax.tree.leaves(shardings), strict=True)
-    return float(sum(math.prod(s.shard_shape(x.shape)) * x.dtype.itemsize for x, s in leaves))
-
-
-def optimizer_bytes(setup: Setup) -> float:
-    """Bytes of one device's share of the optimizer state."""
-    optimizer, _ = make_step(setup, setup.config.train, None)
-    shapes = jax.eval_shape(optimizer.init, setup.param_shapes)
-    return tree_bytes(shapes, sharding.tree_shardings(shapes, setup.mesh))
-
-
 def cache_bytes(setup: Setup, prompts: int) -> float:
     """Bytes of one device's share of the keys and values of a whole rollout."""
     config, model = setup.config, programs.model_config(setup.config)
@@ -221,8 +212,84 @@ def largest(setup: Setup, limit: float, effort: float) -> tuple[int, dict[str, A
     return 0, {"refused": f"its peak is above the {limit / GIB:.0f} GiB of a chip"} | figures
 
 
+class Side(NamedTuple):
+    """What the programs of a run's trainer, or of its sampler, are made from.
+
+    Attributes:
+      setup: of the run.
+      plain: the same with attention whose products a jaxpr has; a kernel's cannot be counted there.
+      chip: that they run on.
+    """
+
+    setup: Setup
+    plain: Setup
+    chip: chips.Chip
+
+
+def _side(config, topology: str, devices: list, others: list | None = None) -> Side:
+    """The Side of config.mesh on these devices. others: of rollouts on separate devices."""
+    mesh = sharding.make_mesh(sharding.parse_mesh(config.mesh), devices)
+    models = [programs.model_config(config, **changes) for changes in ({}, {"attention": "dot_product"})]
+    setups = [programs.describe(config, model, mesh, others) for model in models]
+    return Side(*setups, chips.chip_of(topology))
+
+
+def devices_of(topology: str, count: int, called: str) -> list:
+    """The devices of a described slice. Raises ValueError if it has not `count` of them. called: what wants them."""
+    chips.chip_of(topology)
+    devices = described_devices(topology)
+    if count != len(devices):
+        raise ValueError(f"{called} has {count} devices, but {topology} has {len(devices)}")
+    return list(devices)
+
+
+def sides(config, topology: str, sampler: apart.Sampler | None) -> tuple[Side, Side, dict[str, Any]]:
+    """(the trainer, the sampler, what a plan says of the sampler if it has devices of its own).
+
+    The compiler takes whole slices only, so separate devices of one slice are described as two smaller ones.
+
+    Raises:
+      ValueError: if a mesh does not fit its slice.
+    """
+    called, total = f"mesh={config.mesh!r}", rollout_mesh.num_devices(config)
+    if not apart.is_apart(config, sampler):
+        trainer = _side(config, topology, devices_of(topology, total, called))
+        return trainer, _sampling(trainer), {}
+    if sampler is None:
+        devices_of(topology, total, f"{called} with rollout.mesh={config.rollout.mesh!r}")
+        counts = [math.prod(sharding.parse_mesh(mesh).values()) for mesh in (config.mesh, config.rollout.mesh)]
+        mine, theirs = (described_devices(chips.part_of(topology, count)) for count in counts)
+        trainer = _side(config, topology, list(mine), list(theirs))
+        there, side = {"topology": None, "mesh": config.rollout.mesh}, _sampling(trainer)
+    else:
+        own = apart.config_of(config, sampler)
+        mine = devices_of(topology, total, called)
+        count = math.prod(sharding.parse_mesh(own.mesh).values())
+        theirs = devices_of(sampler.topology, count, f"--sampler_mesh={own.mesh!r}")
+        trainer, side = _side(config, topology, mine), _side(own, sampler.topology, theirs)
+        there = sampler._asdict()
+    shapes, shardings = side.setup.param_shapes, side.setup.param_shardings
+    there |= {
+        "trainer_hosts": apart.hosts(mine, trainer.chip),
+        "hosts": apart.hosts(theirs, side.chip),
+        "chip_bytes": side.chip.bytes,
+        "parameter_bytes": tree_bytes(shapes, shardings),
+    }
+    return trainer, side, {"sampler": there}
+
+
+def _sampling(trainer: Side) -> Side:
+    return trainer._replace(setup=programs.sampling(trainer.setup), plain=programs.sampling(trainer.plain))
+
+
 def plan(
-    config, topology: str, names: list[str] | None, *, find_largest: bool = False, effort: float = 0.0
+    config,
+    topology: str,
+    names: list[str] | None,
+    *,
+    find_largest: bool = False,
+    effort: float = 0.0,
+    sampler: apart.Sampler | None = None,
 ) -> dict[str, Any]:
     """The figures of one config on one slice with config.mesh, as plain JSON data.
 
@@ -232,31 +299,24 @@ def plan(
       names: of the programs; None: all of the run's.
       find_largest: whether to plan the train step with its largest micro-batch instead of the config's.
       effort: of the compiler.
+      sampler: the slice of a process that samples, if there is one.
 
     Raises:
-      ValueError: if a mesh does not fit the slice, rollouts have devices of their own, or the run has no such program.
+      ValueError: if a mesh does not fit the slice, or the run has no such program.
     """
     if config.model.dtype == "auto":
         config.model.dtype = "bfloat16"  # as on the accelerator that is planned for
     if config.model.attention == "auto":
         config.model.attention = "splash"
-    chip, devices = chips.chip_of(topology), described_devices(topology)
-    sizes = sharding.parse_mesh(config.mesh)
-    if math.prod(sizes.values()) != len(devices):
-        raise ValueError(
-            f"mesh={config.mesh!r} has {math.prod(sizes.values())} devices, but {topology} has {len(devices)}"
-        )
-    mesh = sharding.make_mesh(sizes, devices)
-    setup = programs.describe(config, programs.model_config(config), mesh)
-    # A kernel's products cannot be counted in a jaxpr, so those of plain attention are counted instead.
-    plain = programs.describe(config, programs.model_config(config, attention="dot_product"), mesh)
+    trainer, theirs, there = sides(config, topology, sampler)
+    setup = trainer.setup
     result = {
         "config": config.name,
         "model": config.model.path or config.name,
         "topology": topology,
         "mesh": config.mesh,
         "attention": config.model.attention,
-        "chip_bytes": chip.bytes,
+        "chip_bytes": trainer.chip.bytes,
         "parameters": sum(x.size for x in jax.tree.leaves(setup.param_shapes)),
         "parameter_bytes": tree_bytes(setup.param_shapes, setup.param_shardings),
         "optimizer_bytes": optimizer_bytes(setup),
@@ -268,36 +328,52 @@ def plan(
         "libtpu": importlib.metadata.version("libtpu"),
         "programs": {},
     } | ({"rollout_mesh": config.rollout.mesh} if config.rollout.mesh else {})
+    result |= there
     for name in names or list(programs_of(config)):
-        here, counted_in = [programs.sampling(x) if name == "decode" else x for x in (setup, plain)]
-        program_mesh = (here.rollout if name == "move" else here).mesh
+        side = theirs if name == "decode" else trainer
         if name == "train" and find_largest:
-            rows, figures = largest(setup, chip.bytes, effort)
+            rows, figures = largest(setup, trainer.chip.bytes, effort)
             result |= {"largest_micro_batch": rows, "micro_batches": result["rows"] // rows if rows else result["rows"]}
         else:
-            figures = compile_one(make_planned(name, here), program_mesh, effort)
+            figures = compile_one(make_planned(name, side.setup), program_mesh(name, side.setup), effort)
         if "refused" not in figures:
             count = config[name].micro_batches if name in UPDATES else None
             count = result["micro_batches"] if name == "train" else count
-            planned, counted = [make_planned(name, x, count) for x in (here, counted_in)]
-            total = flops.count(counted.jaxpr(program_mesh), while_turns=counted.while_turns)
-            useful = model_flops(name, plain, update_rows(name, config)) if name in UPDATES else total
-            sent, synchronous = (sum(figures[kind].values()) for kind in ("sent_bytes", "synchronous_bytes"))
-            moved = moved_bytes(name, here, planned, count or 1)
-            figures |= roofline(sent, total, useful, moved, mesh, chip, synchronous=synchronous)
+            figures |= bounds(name, side, count, figures)
         if name == "decode":
-            figures["cache_bytes"] = cache_bytes(here, sampled_prompts(config))
+            figures["cache_bytes"] = cache_bytes(side.setup, sampled_prompts(config))
         result["programs"][name] = figures
+    if there:
+        found = apart.transfer(setup, theirs.setup, (trainer.chip, theirs.chip), result["programs"])
+        result["programs"]["transfer"] = found
+        result["balance"] = apart.balance(config, result["programs"])
     return result
+
+
+def program_mesh(name: str, setup: Setup):
+    """The mesh that a program is lowered for."""
+    return programs.move_mesh(setup) if name == "move" else setup.mesh
+
+
+def bounds(name: str, side: Side, micro_batches: int | None, figures: dict[str, Any]) -> dict[str, Any]:
+    """The `roofline` of a compiled program. figures: of compile_one."""
+    mesh = program_mesh(name, side.setup)
+    planned, counted = [make_planned(name, x, micro_batches) for x in (side.setup, side.plain)]
+    total = flops.count(counted.jaxpr(mesh), while_turns=counted.while_turns)
+    useful = model_flops(name, side.plain, update_rows(name, side.setup.config)) if name in UPDATES else total
+    sent, synchronous = (sum(figures[kind].values()) for kind in ("sent_bytes", "synchronous_bytes"))
+    moved = moved_bytes(name, side.setup, planned, micro_batches or 1)
+    return roofline(sent, total, useful, moved, mesh, side.chip, synchronous=synchronous)
 
 
 def report(result: dict[str, Any]) -> str:
     """A plan in words."""
-    prompt, completion = result["tokens"]
+    (prompt, completion), own = result["tokens"], result.get("sampler", {}).get("topology")
     lines = [
         f"{result['model']}: {result['parameters'] / 1e9:.2f}B parameters on {result['topology']}, "
         f"mesh {result['mesh']}"
         + (f", rollouts on {result['rollout_mesh']}" if "rollout_mesh" in result else "")
+        + (f", a sampler on {own}, mesh {result['sampler']['mesh']}" if own else "")
         + ", ring attention" * (result.get("attention") == "ring"),
         f"rows of {prompt} + {completion} tokens; a train step has {result['rows']}, "
         f"in {result['micro_batches']} micro-batches",
@@ -305,11 +381,14 @@ def report(result: dict[str, Any]) -> str:
         f"the optimizer keeps {result['optimizer_bytes'] / GIB:.2f}",
     ]
     for name, one in result["programs"].items():
+        if name == "transfer":
+            continue
         if "refused" in one:
             lines.append(f"{name:7} does not fit: {one['refused']}")
             continue
         sent = ", ".join(f"{axes} {size / 1e9:.3g} GB" for axes, size in one["sent_bytes"].items()) or "nothing"
-        over = ", which does NOT fit" if one["peak_bytes"] > result["chip_bytes"] else ""
+        limit = stored.place_of(result, name)[2]
+        over = ", which does NOT fit" if one["peak_bytes"] > limit else ""
         lines += [
             f"{name:7} peak {one['peak_bytes'] / GIB:.2f} GiB per chip{over}: "
             f"{one['argument_bytes'] / GIB:.2f} of arguments, "
@@ -323,6 +402,7 @@ def report(result: dict[str, Any]) -> str:
             f"(compute {one['compute_s']:.3g}, memory {one['memory_s']:.3g}, links {one['links_s']:.3g}, of it "
             f"synchronous {one['synchronous_s']:.3g}); MFU at most {one['mfu']:.0%}",
         ]
+    lines += apart.report(result)
     if "largest_micro_batch" in result:
         lines.append(f"largest micro-batch that fits: {result['largest_micro_batch']} rows")
     return "\n".join(lines)
@@ -408,7 +488,9 @@ def run(config, workdir: pathlib.Path) -> None:
         best = rank(config, options.topology)
         print("\n" + report(best[0]))
         return
-    result = plan(config, options.topology, options.programs, find_largest=options.largest, effort=options.effort)
+    sampler = apart.sampler_of(config, options.sampler_topology, options.sampler_mesh)
+    asked = dict(find_largest=options.largest, effort=options.effort, sampler=sampler)
+    result = plan(config, options.topology, options.programs, **asked)
     print(report(result))
     kept = stored.load(pathlib.Path(options.check)) if options.check else None
     if options.save:

@@ -58,8 +58,7 @@ def describe(task: Problem, title: str, plan: Plan, seconds: float, note: str) -
     lines = [f"{title}: {seconds:.3g} s per step; devices work {loads.mean() / seconds:.0%} of it ({note})"]
     for call in task.calls:
         seat, one = plan[call.name], task.cost(call, plan[call.name])
-        mesh = f"{'data' if call.kind == 'generate' else 'fsdp'}:{seat.replicas}"
-        mesh += f",context:{seat.context}" * (seat.context > 1) + f",tensor:{seat.tensor}"
+        mesh = mesh_of(call.kind, seat)
         last = seat.start + seat.count - 1
         way = f" + {way:.2g} s for the weights" if (way := placement.moved(task, plan, call)) else ""
         held = (one.held + one.used) / 2**30
@@ -69,6 +68,24 @@ def describe(task: Problem, title: str, plan: Plan, seconds: float, note: str) -
         why = f"rows of {task.work.longest} tokens are too long for a chip, or too few"
         lines.append(f"  {why}: --config.model.attention=ring")
     return lines
+
+
+def mesh_of(kind: str, seat: Seat) -> str:
+    """The mesh of a call of that kind on a seat, as --config.mesh takes it."""
+    mesh = f"{'data' if kind == 'generate' else 'fsdp'}:{seat.replicas}"
+    return mesh + f",context:{seat.context}" * (seat.context > 1) + f",tensor:{seat.tensor}"
+
+
+def as_flags(task: Problem, plan: Plan) -> list[str]:
+    """The flags with which experiments.plan compiles a plan that samples and trains on devices of their own.
+
+    [] if generation and training share devices, or leave some of the slice unused.
+    """
+    sampler, trainer = plan["actor_generate"], plan["actor_train"]
+    if sampler.overlaps(trainer) or sampler.count + trainer.count != task.devices:
+        return []
+    meshes = f"--config.mesh={mesh_of('train', trainer)} --config.rollout.mesh={mesh_of('generate', sampler)}"
+    return [f"compiled by the same command with {meshes} --config.rollout.devices=separate, without --placement"]
 
 
 def balance(task: Problem, plan: Plan) -> str:
@@ -108,7 +125,8 @@ def report(task: Problem) -> str:
         seconds, _, plan = min(blocks, key=lambda x: x[:2])
         lines += describe(task, "co-located", plan, seconds, f"{len(blocks)} plans")
     plan, seconds, how = placement.search(task, placement.overlapped)
-    return "\n".join([*lines, *describe(task, "overlapped", plan, seconds, how), balance(task, plan)])
+    lines += [*describe(task, "overlapped", plan, seconds, how), balance(task, plan), *as_flags(task, plan)]
+    return "\n".join(lines)
 
 
 def run(config, topology: str, lengths: str | None) -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -64,22 +65,36 @@ def model_config(config, **changes) -> TransformerConfig:
     return TransformerConfig(vocab_size=vocabulary, **fields | changes)
 
 
-def describe(config, model: TransformerConfig, mesh: Mesh) -> Setup:
+def describe(config, model: TransformerConfig, mesh: Mesh, devices: list | None = None) -> Setup:
     """The Setup of a run as shapes: without a task, and with abstract params, adapters included.
 
+    Args:
+      config: of the run.
+      model: its sizes.
+      mesh: of the training.
+      devices: among which rollouts on separate devices choose; None: those of the mesh.
+
     Raises:
-      ValueError: if rollout.mesh does not fit, or is of devices of its own.
+      ValueError: if rollout.mesh does not fit.
     """
-    if config.rollout.mesh and config.rollout.devices != "shared":
-        raise ValueError(
-            f"rollout.devices={config.rollout.devices!r}: plans sample on the training's devices. Plan the rollout "
-            "by itself: --config.mesh=MESH --config.rollout.mesh= --config.rollout.devices=shared --programs=decode"
-        )
     shapes = loading.param_shapes(model)
     shardings = sharding.tree_shardings(shapes, mesh)
     setup = Setup(config, mesh, None, make_transformer(model), None, shapes, shardings)
     setup = with_adapters(setup) if config.model.lora.rank else setup
-    return with_layout(setup, model.dtype, list(mesh.devices.flat))
+    return with_layout(setup, model.dtype, list(mesh.devices.flat) if devices is None else devices)
+
+
+def tree_bytes(shapes, shardings) -> float:
+    """Bytes of one device's shards."""
+    leaves = zip(jax.tree.leaves(shapes), jax.tree.leaves(shardings), strict=True)
+    return float(sum(math.prod(s.shard_shape(x.shape)) * x.dtype.itemsize for x, s in leaves))
+
+
+def optimizer_bytes(setup: Setup) -> float:
+    """Bytes of one device's share of the optimizer state."""
+    optimizer, _ = make_step(setup, setup.config.train, None)
+    shapes = jax.eval_shape(optimizer.init, setup.param_shapes)
+    return tree_bytes(shapes, sharding.tree_shardings(shapes, setup.mesh))
 
 
 def _in_8_bits(setup: Setup) -> Setup:
@@ -264,7 +279,8 @@ def move(setup: Setup, rows: int, micro_batches: int | None = None) -> Planned:
     """The weights on their way from the training's layout to the sampler's, once per step; rounding sends nothing.
 
     On a real slice the two meshes may order the devices differently; here they have one order, so that the bytes are
-    the run's, but not which links they take.
+    the run's, but not which links they take. If the sampler has other devices, this is what happens before each part is
+    sent to its twin: the trainer's devices lay the weights out as the sampler's will have them.
 
     Args:
       setup: of the run, with a layout of its rollouts.
@@ -272,12 +288,33 @@ def move(setup: Setup, rows: int, micro_batches: int | None = None) -> Planned:
       micro_batches: not used.
     """
     del rows, micro_batches
-    there, mesh = sampling(setup), setup.mesh
-    here = Mesh(there.mesh.devices.reshape(mesh.devices.shape), mesh.axis_names, axis_types=mesh.axis_types)
+    there, mesh, target = sampling(setup), setup.mesh, move_mesh(setup)
+    here = Mesh(target.devices.reshape(mesh.devices.shape), mesh.axis_names, axis_types=mesh.axis_types)
     shardings = jax.tree.map(lambda s: NamedSharding(here, s.spec), _in_8_bits(setup).param_shardings)
     leaves = jax.tree.leaves(_placed(there.param_shapes, shardings))
-    call = resharding.exchange(leaves, jax.tree.leaves(there.param_shardings))
-    return Planned("move", call, (leaves,), {}, 0)
+    targets = [NamedSharding(target, to.spec) for to in jax.tree.leaves(there.param_shardings)]
+    return Planned("move", resharding.exchange(leaves, targets), (leaves,), {}, 0)
+
+
+def move_mesh(setup: Setup) -> Mesh:
+    """The mesh on which `move` leaves the weights: the sampler's, or that of its devices' twins."""
+    return setup.rollout.mesh if setup.config.rollout.devices == "shared" else twins(setup)[0]
+
+
+def twins(setup: Setup) -> tuple[Mesh, dict]:
+    """As resharding.twins, of the training's devices and the sampler's.
+
+    Raises:
+      ValueError: if they cannot be paired.
+    """
+    found = resharding.twins(list(setup.mesh.devices.flat), setup.rollout.mesh)
+    if found is None:
+        raise ValueError(
+            f"rollout.mesh={setup.config.rollout.mesh!r}: its devices cannot be paired with those of "
+            f"mesh={setup.config.mesh!r}, so a run would send the whole weights through every host, which is not "
+            "planned. Let its axes but data divide the training's devices, and those of each host"
+        )
+    return found
 
 
 def _params(setup: Setup):

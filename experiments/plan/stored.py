@@ -17,14 +17,16 @@ virtual environment with `.[tpu]`.
 GRPO with AdamW, bfloat16 over float32 masters, everything rematerialised, splash attention. A train step is one update
 on that many rows of 1,024 + 3,072 tokens, a micro-batch at a time; score and decode are of a whole step's rows. With a
 mesh of the rollouts' own (`--config.rollout.mesh`) decode is on that one, and move brings the weights there, once a
-step. "peak" is the compiler's figure for a chip, in brackets what lies there all the time: parameters and optimizer
-state, for decode and move the weights that they begin with. "sent" is what a chip sends to others in one run of the
-program, by axis of the mesh; "waits" is the part of it that is synchronous, during which the chip does nothing else.
-"limit" is the time that the peaks of the chip allow, the waits included, and what sets the rest; nothing reaches it.
-MFU counts the FLOPs that the model needs, without those of rematerialisation. "most" is the largest micro-batch that
-fits, of those into which the rows divide, where it was searched. Near its limit the compiler takes programs whose
-parts, by its own figures, are more than the chip has: here they do not fit. A program with a star was compiled with
-XLA's least effort (`--effort=-1`), whose peaks are within some percent of a run's; its bytes can be a quarter more.
+step. Where the sampler has devices of its own, transfer is the weights' way to them: its peak is that of a chip of the
+sampler, with new weights beside the old ones, its bytes are what leaves a chip of the trainer. "peak" is the compiler's
+figure for a chip, in brackets what lies there all the time: parameters and optimizer state, for decode and move the
+weights that they begin with. "sent" is what a chip sends to others in one run of the program, by axis of the mesh;
+"waits" is the part of it that is synchronous, during which the chip does nothing else. "limit" is the time that the
+peaks of the chip allow, the waits included, and what sets the rest; nothing reaches it. MFU counts the FLOPs that the
+model needs, without those of rematerialisation. "most" is the largest micro-batch that fits, of those into which the
+rows divide, where it was searched. Near its limit the compiler takes programs whose parts, by its own figures, are more
+than the chip has: here they do not fit. A program with a star was compiled with XLA's least effort (`--effort=-1`),
+whose peaks are within some percent of a run's; its bytes can be a quarter more.
 
 A plan marked OLD was made on or before 2026-11-22, when the reader of the compiled text stopped inside a kernel's
 metadata: its peak is right for the head of then, its bytes lack most of those of the layers, and its limit is too low.
@@ -63,9 +65,22 @@ def by_axis(sent: dict[str, float]) -> dict[str, float]:
 
 
 def limit(figures: dict[str, Any]) -> str:
-    """What sets a program's time apart from its waits: "compute", "memory" or "links"."""
+    """What sets a program's time apart from its waits: "compute", "memory" or "links"; of a transfer its way."""
+    if "way" in figures:
+        return figures["way"]
     times = figures | {"links_s": figures["links_s"] - figures.get("synchronous_s", 0.0)}
     return max(("compute_s", "memory_s", "links_s"), key=times.get).removesuffix("_s")
+
+
+def place_of(result: dict[str, Any], name: str) -> tuple[str, str, float]:
+    """(topology, mesh, bytes of a chip) that a program of a plan is for: the sampler's, for what is on its devices."""
+    side = result.get("sampler", {}) if name in ("decode", "transfer") else {}
+    mesh = result["rollout_mesh"] if "rollout_mesh" in result and name in ("decode", "move") else result["mesh"]
+    return (
+        side.get("topology") or result["topology"],
+        side.get("mesh", mesh),
+        side.get("chip_bytes", result["chip_bytes"]),
+    )
 
 
 def _measures(result: dict[str, Any]) -> dict[str, float | str]:
@@ -151,11 +166,11 @@ def table(folder: pathlib.Path) -> str:
 
 def _line(name: str, result: dict[str, Any], kind: str) -> str:
     one, model = result["programs"][kind], pathlib.Path(result["model"]).name
-    place = f"{slice_name(result['topology'])} ({result['topology']})"
+    topology, mesh, limit_bytes = place_of(result, kind)
+    place = f"{slice_name(topology)} ({topology})"
     star = "*" if result.get("effort") else ""
     name += "" if "libtpu" in result else " OLD"
-    sampled = "rollout_mesh" in result and kind in ("decode", "move")
-    mesh = result["rollout_mesh"] if sampled else result["mesh"]
+    sampled = kind == "transfer" or ("rollout_mesh" in result or "sampler" in result) and kind in ("decode", "move")
     start = f"| {name} | {model} | {place} | {mesh} | {kind}{star} |"
     rows, micro = result["rows"], f" ({result['rows'] // result['micro_batches']})"
     start += f" {rows}{micro} |" if kind == "train" else f" {result['step_rows']} |"
@@ -166,8 +181,8 @@ def _line(name: str, result: dict[str, Any], kind: str) -> str:
     sent = ", ".join(f"{axes} {size / 1e9:.3g}" for axes, size in by_axis(one["sent_bytes"]).items()) or "none"
     waits = f"{sum(one['synchronous_bytes'].values()) / 1e9:.3g}" if "synchronous_bytes" in one else "unknown"
     most = result.get("largest_micro_batch", "") if kind == "train" else ""
-    over = ": **does not fit**" if one["peak_bytes"] > result["chip_bytes"] else ""
+    over = ": **does not fit**" if one["peak_bytes"] > limit_bytes else ""
     return (
-        f"{start} {one['peak_bytes'] / GIB:.2f} ({state / GIB:.2f}) of {result['chip_bytes'] / GIB:.0f}{over} | {sent} "
+        f"{start} {one['peak_bytes'] / GIB:.2f} ({state / GIB:.2f}) of {limit_bytes / GIB:.0f}{over} | {sent} "
         f"| {waits} | {one['step_s']:.3g} ({limit(one)}) | {one['mfu']:.0%} | {most} |"
     )

@@ -6,9 +6,10 @@ The rules name dimensions; rl_jax.core.axis_table says which mesh axes split eac
 import functools
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import jax
+import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from rl_jax.core.axis_table import AXES, RULES, spec
@@ -53,6 +54,9 @@ def parse_mesh(text: str) -> dict[str, int]:
 def make_mesh(sizes: dict[str, int], devices: list | None = None) -> Mesh:
     """A mesh of `sizes` (see parse_mesh) over the first devices.
 
+    On a TPU jax orders them so that an axis is a ring of neighbours. It cannot if they are no cuboid of the slice, as
+    half of each host's chips are; then they keep their order.
+
     Args:
       sizes: devices per axis.
       devices: default: all devices of jax.
@@ -64,8 +68,16 @@ def make_mesh(sizes: dict[str, int], devices: list | None = None) -> Mesh:
     needed = math.prod(sizes.values())
     if len(devices) < needed:
         raise ValueError(f"mesh {sizes} needs {needed} devices, but {len(devices)} are available")
-    shape = tuple(sizes[axis] for axis in AXES)
-    return jax.make_mesh(shape, AXES, axis_types=(AxisType.Auto,) * len(AXES), devices=devices[:needed])
+    shape, types = tuple(sizes[axis] for axis in AXES), (AxisType.Auto,) * len(AXES)
+    if not is_cuboid(devices[:needed]):
+        return Mesh(np.array(devices[:needed]).reshape(shape), AXES, axis_types=types)
+    return jax.make_mesh(shape, AXES, axis_types=types, devices=devices[:needed])
+
+
+def is_cuboid(devices: Sequence[jax.Device]) -> bool:
+    """Whether a TPU's devices fill a cuboid of their slice; True for devices without coordinates."""
+    places = {tuple(device.coords) for device in devices if hasattr(device, "coords")}
+    return math.prod(max(axis) - min(axis) + 1 for axis in zip(*places, strict=True)) == len(places) or not places
 
 
 def on_mesh(fn: Callable, mesh: Mesh) -> Callable:

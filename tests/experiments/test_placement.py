@@ -202,6 +202,16 @@ def test_the_command_says_where_each_call_runs(tmp_path, capsys, monkeypatch):
     assert said.count("actor_generate") == 3 and "devices   0-" in said
 
 
+def test_a_placement_on_devices_apart_is_said_as_the_flags_that_compile_it():
+    task = placement.problem(STEP, [ACTOR, REFERENCE], WORK, 64, CHIP)
+    plan = {"actor_generate": Seat(32, 32, 8), "actor_train": Seat(0, 32, 1, 2)}
+    (said,) = placing.as_flags(task, plan)
+    assert "--config.mesh=fsdp:16,context:2,tensor:1 --config.rollout.mesh=data:4,tensor:8 " in said
+    assert "--config.rollout.devices=separate" in said
+    assert placing.as_flags(task, plan | {"actor_generate": Seat(0, 32, 8)}) == [], "they share devices"
+    assert placing.as_flags(task, plan | {"actor_generate": Seat(32, 16, 8)}) == [], "16 would be idle"
+
+
 # --- Rows too long for a chip: a context axis, with ring attention ---------------------------------------------------
 
 

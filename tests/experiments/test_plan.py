@@ -514,7 +514,7 @@ def test_flops_of_a_stored_train_step_are_those_of_the_formula(path):
     if "flops" not in one:
         assert "refused" in one or "train" not in found["programs"]
         return
-    model = programs.model_config(plans.get_config(found["config"].removeprefix("plan_")))
+    model = programs.model_config(plans.get_config(found["config"].removeprefix("plan_").replace("_", ",")))
     prompt, completion = found["tokens"]
     wanted = flops.expected_train_flops(model, rows=found["rows"], prompt_length=prompt, completion_length=completion)
     assert one["flops"] == pytest.approx(wanted, rel=0.02)
@@ -558,6 +558,8 @@ def test_a_check_says_how_to_accept_what_has_grown(tmp_path, monkeypatch, capsys
         placement=False,
         sweep=False,
         topology="v5e:8x8",
+        sampler_topology=None,
+        sampler_mesh=None,
         programs=["train"],
         largest=False,
         effort=0.0,

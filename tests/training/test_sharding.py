@@ -208,3 +208,27 @@ def test_the_table_says_what_lives_where():
     split = sum(x.nbytes for x in jax.tree.leaves(params) if "fsdp" in jax.tree.leaves(tuple(x.sharding.spec)))
     share = 100 * split / sum(x.nbytes for x in jax.tree.leaves(params))
     assert lines[-2].startswith(f"axis fsdp:2 splits {share:.1f} % of the parameters, 0.0 %")
+
+
+class Chip:
+    """A device as a slice describes it."""
+
+    def __init__(self, *coords):
+        self.coords = coords
+
+
+def test_half_of_each_host_s_chips_is_no_cuboid():
+    """Two chips of each of four hosts of 2 x 2; jax finds rings in a cuboid only."""
+    slice_ = [Chip(x, y, 0) for y in range(4) for x in range(4)]
+    assert sharding.is_cuboid(slice_) and sharding.is_cuboid(slice_[:8]) and sharding.is_cuboid(slice_[5:6])
+    assert not sharding.is_cuboid([chip for chip in slice_ if chip.coords[1] in (0, 2)])
+    assert not sharding.is_cuboid(slice_[:7]) and sharding.is_cuboid(jax.devices())
+
+
+def test_devices_that_are_no_cuboid_keep_their_order(monkeypatch):
+    sizes, devices = sharding.parse_mesh("fsdp:2,tensor:2"), jax.devices()[::2]
+    monkeypatch.setattr(sharding, "is_cuboid", lambda devices: False)
+    mesh = sharding.make_mesh(sizes, devices)
+    assert [*mesh.devices.flat] == devices and mesh.shape == sizes
+    monkeypatch.undo()
+    assert mesh == sharding.make_mesh(sizes, devices), "on a CPU that is jax's own, too"

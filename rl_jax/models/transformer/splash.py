@@ -22,9 +22,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from rl_jax.core.axis_table import devices_over, mesh_sizes, spec
 from rl_jax.core.types import TokenBatch
-
-LANES = 128  # the kernel's tile size: rows and heads are padded to a multiple of it
-BLOCK = 512
+from rl_jax.models.transformer.splash_blocks import LANES, Blocks, check, device_kind, fit, lookup
 
 
 def splash_attend(
@@ -38,6 +36,7 @@ def splash_attend(
     positions: chex.Array | None = None,
     softcap: float = 0.0,
     window: int = 0,
+    blocks: Blocks | None = None,
     interpret: bool = False,
 ) -> chex.Array:
     """softmax(cap(scale q k^T)) v over the keys before a query in its own segment or its prefix, as attention.attend.
@@ -55,13 +54,16 @@ def splash_attend(
       positions: int32 [B, T], with prefix_ids and a window.
       softcap: c of c tanh(s / c), 0 is none.
       window: keys less than that many positions back, 0 is any.
+      blocks: sizes of the kernel's blocks, which divide the row, filled up to a multiple of 128 per device. None:
+        those of the table for the device's kind and the row, made to divide it (transformer.splash_blocks).
       interpret: run the kernel on any backend, slowly.
 
     Returns:
       [B, T, H, h].
 
     Raises:
-      ValueError: if the key heads do not divide over the mesh's tensor axis, or positions are missing.
+      ValueError: if the key heads do not divide over the mesh's tensor axis, positions are missing, or a block does not
+        divide the row.
     """
     chex.assert_rank([q, k, v, segment_ids], [4, 4, 4, 2])
     context, tensor, length = devices_over("tokens"), devices_over("heads"), q.shape[1]
@@ -72,13 +74,14 @@ def splash_attend(
         q, k, v = (jnp.pad(x, [(0, 0), (0, missing), (0, 0), (0, 0)]) for x in (q, k, v))
         ids = (None if x is None else jnp.pad(x, [(0, 0), (0, missing)]) for x in (segment_ids, prefix_ids, positions))
         segment_ids, prefix_ids, positions = ids
-        options = dict(scale=scale, softcap=softcap, window=window, interpret=interpret)
+        options = dict(scale=scale, softcap=softcap, window=window, blocks=blocks, interpret=interpret)
         options |= dict(prefix_ids=prefix_ids, positions=positions)
         return splash_attend(q, k, v, segment_ids, **options)[:, :length]
     sizes = mesh_sizes()
     if k.shape[2] % tensor:
         raise ValueError(f"{k.shape[2]} key heads do not divide over tensor={tensor} devices")
-    make = functools.partial(_make_kernel, length, q.shape[2] // tensor, context, softcap=softcap, interpret=interpret)
+    options = dict(blocks=_sizes(q, blocks, queries=length // context), softcap=softcap, interpret=interpret)
+    make = functools.partial(_make_kernel, length, q.shape[2] // tensor, context, **options)
     kernels, ids = (make(window=window),), (segment_ids,)
     if prefix_ids is not None:
         kernels += (make(window=0),)
@@ -108,7 +111,19 @@ def splash_fits(batch: TokenBatch, num_kv_heads: int) -> bool:
     return jax.default_backend() == "tpu" and batch.tokens.shape[1] >= LANES and divides
 
 
-def _make_kernel(length: int, num_heads: int, context: int, *, softcap: float, window: int, interpret: bool):
+def _sizes(q: chex.Array, blocks: Blocks | None, *, queries: int) -> Blocks:
+    """The sizes given, or those of the table. q: [B, T, H, h]; queries: tokens of a row on one device."""
+    length, head_dim = q.shape[1], q.shape[3]
+    if blocks is not None:
+        check(blocks, queries=queries, keys=length)
+        return blocks
+    found = lookup(device_kind(), head_dim=head_dim, length=length, dtype=q.dtype.name)
+    return fit(found, queries=queries, keys=length)
+
+
+def _make_kernel(
+    length: int, num_heads: int, context: int, *, blocks: Blocks, softcap: float, window: int, interpret: bool
+):
     """The kernel for rows of `length` tokens whose queries are split over `context` devices."""
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
 
@@ -118,11 +133,9 @@ def _make_kernel(length: int, num_heads: int, context: int, *, softcap: float, w
         mask = masks.LocalMask(shape, (window - 1, 0), 0, shard_count=context)
     else:
         mask = masks.CausalMask(shape, shard_count=context)
-    block = next(size for size in (BLOCK, 256, LANES) if length // context % size == 0)
-    names = ("q", "kv", "kv_compute", "q_dkv", "kv_dkv", "kv_dkv_compute", "q_dq", "kv_dq")
     return kernels.make_splash_mha(
         masks.MultiHeadMask([mask] * num_heads),
-        block_sizes=kernels.BlockSizes(**{f"block_{name}": block for name in names}),
+        block_sizes=kernels.BlockSizes(**{f"block_{name}": size for name, size in blocks._asdict().items()}),
         head_shards=1,
         q_seq_shards=context,
         attn_logits_soft_cap=softcap or None,
