@@ -60,7 +60,7 @@ class Shape(NamedTuple):
 SHAPES = {
     "128": Shape(2, 8, 2, 128, (2048, 4096, 8192, 16384), (256, 512, 1024, 2048)),
     "256": Shape(2, 4, 1, 256, (2048, 4096, 8192), (256, 512, 1024, 2048)),
-    "toy": Shape(1, 1, 1, 128, (256,), (128,), "float32"),
+    "toy": Shape(1, 1, 1, 128, (128,), (128,), "float32"),
 }
 PASSES = {"forward": ("q", "kv", "kv_compute"), "dkv": ("q_dkv", "kv_dkv", "kv_dkv_compute"), "dq": ("q_dq", "kv_dq")}
 NAMES = ("point", "head_dim", "length", "dtype", *Blocks._fields)
@@ -141,6 +141,7 @@ def _is_of(row: dict[str, Any], name: str, device: str, head_dim: int, length: i
 # --- What is done at a point -----------------------------------------------------------------------------------------
 
 
+@functools.lru_cache(maxsize=2)
 def _calls(shape: Shape, blocks: Blocks | None, *, interpret: bool):
     """(forward, forward and backward) of (q, k, v, segment ids)."""
     attend = functools.partial(splash_attend, scale=shape.head_dim**-0.5, blocks=blocks, interpret=interpret)

@@ -171,11 +171,12 @@ def two_processes(monkeypatch, config, model):
     return cli.plan(config, "v5e:2x2", None, sampler=sampler), compiled
 
 
-@pytest.fixture
-def planned(monkeypatch):
+@pytest.fixture(scope="module")
+def planned():
     config, model = small("8b,async")
     config.mesh = "fsdp:4"
-    return (config, model, *two_processes(monkeypatch, config, model))
+    with pytest.MonkeyPatch.context() as patch:
+        return (config, model, *two_processes(patch, config, model))
 
 
 @pytest.mark.slow

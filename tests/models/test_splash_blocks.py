@@ -97,7 +97,7 @@ def test_a_bad_table_is_refused(tmp_path):
 def test_the_kind_is_of_the_mesh_that_a_program_is_for():
     assert splash_blocks.device_kind() == jax.devices()[0].device_kind == "cpu"
     mesh = sharding.make_mesh(sharding.parse_mesh("")).abstract_mesh
-    described = jax.sharding.AbstractDevice(device_kind="TPU v5 lite", num_cores=1)
+    described = jax.sharding.AbstractDevice(device_kind="TPU v5 lite", num_cores=1, platform="tpu")
     with jax.sharding.use_abstract_mesh(mesh.update(abstract_device=described)):
         assert splash_blocks.device_kind() == "TPU v5 lite"
 
