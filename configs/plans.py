@@ -8,7 +8,7 @@ float32 masters, full rematerialisation, the TPU's splash attention. Another fol
 `async` it is a run of experiments.grpo_async, up to two batches ahead, with the masked decoupled loss:
 
     python -m experiments.plan --config=configs/plans.py:8b,async --config.mesh=fsdp:64 --topology=v5e:8x8 \\
-        --sampler_topology=v5e:4x4 --sampler_mesh=data:2,tensor:8
+        --sampler_topology=v5e:4x4 --sampler_mesh=data:2,tensor:8 --config.rollout.engine.slots=128
 """
 
 from configs import common, grpo_async

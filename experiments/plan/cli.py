@@ -5,7 +5,7 @@
     python -m experiments.plan --config=configs/plans.py:8b --config.mesh=fsdp:64 --topology=v5e:8x8 --largest
     python -m experiments.plan --config=configs/plans.py:8b --topology=v5p:4x4 --placement   # devices for each call
     python -m experiments.plan --config=configs/plans.py:8b,async --config.mesh=fsdp:64 --topology=v5e:8x8 \\
-        --sampler_topology=v5e:4x4 --sampler_mesh=data:2,tensor:8   # --role=trainer and --role=sampler
+        --sampler_topology=v5e:4x4 --sampler_mesh=data:2,tensor:8 --config.rollout.engine.slots=128   # a process each
     python -m experiments.plan --table=experiments/plan/plans           # tabulates the stored plans in README.md there
     python -m experiments.plan --check=experiments/plan/plans/ci.json   # plans it again, fails if it has grown
 
@@ -342,6 +342,7 @@ def plan(
             figures |= bounds(name, side, count, figures)
         if name == "decode":
             figures["cache_bytes"] = cache_bytes(side.setup, sampled_prompts(config))
+            figures["rows"] = sampled_prompts(config) * config.sample.group_size
         result["programs"][name] = figures
     if there:
         found = apart.transfer(setup, theirs.setup, (trainer.chip, theirs.chip), result["programs"])
