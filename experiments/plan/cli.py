@@ -34,22 +34,22 @@ os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
 import jax
 from absl import flags
 
-from experiments.parts import quantized, rollout_mesh
+from experiments.parts import rollout_mesh
 from experiments.parts.flags import main as start
 from experiments.parts.setup import Setup
 from experiments.plan import apart, chips, flops, hlo, placing, programs, stored
-from experiments.plan.programs import optimizer_bytes, tree_bytes
+from experiments.plan.programs import cache_bytes, optimizer_bytes, tree_bytes
 from experiments.plan.runs import (
     UPDATES,
     make_planned,
     model_flops,
+    moved_bytes,
     programs_of,
     sampled_prompts,
     step_rows,
     update_rows,
 )
 from rl_jax.core.axis_table import RULES
-from rl_jax.models.transformer.config import RECOMPUTES_ALL
 from rl_jax.runs.logging import write_atomically
 from rl_jax.training import sharding
 
@@ -147,36 +147,6 @@ def roofline(
     mfu = useful / mesh.size / chip.flops / step
     counts = {"flops": total, "model_flops": useful, "moved_bytes": moved}
     return counts | times | {"synchronous_s": waits, "step_s": step, "mfu": mfu}
-
-
-def cache_bytes(setup: Setup, prompts: int) -> float:
-    """Bytes of one device's share of the keys and values of a whole rollout."""
-    config, model = setup.config, programs.model_config(setup.config)
-    rows = prompts * config.sample.group_size / sharding.row_shards(setup.mesh)
-    length = max(config.rollout.prompt_buckets) + config.rollout.completion_length
-    heads = model.num_kv_heads / setup.mesh.shape["tensor"]
-    width = 1 if quantized.kinds(config)[1] else jax.numpy.dtype(config.model.dtype).itemsize
-    return rows * length * 2 * heads * model.head_dim * model.num_layers * width
-
-
-def moved_bytes(name: str, setup: Setup, planned: programs.Planned, micro_batches: int) -> float:
-    """A lower bound of a chip's reads and writes: weights per pass, optimizer state each way, the cache per step.
-
-    A decode step reads the whole cache, empty columns too (rl_jax.models.transformer.decoding.attend_cache).
-    """
-    config, width = setup.config, jax.numpy.dtype(setup.config.model.dtype).itemsize
-    if name == "move":  # from where the training has them to where the sampler wants them
-        (lying,), shardings = planned.arguments, jax.tree.leaves(programs.sampling(setup).param_shardings)
-        return tree_bytes(lying, [x.sharding for x in lying]) + tree_bytes(lying, shardings)
-    size = sum(x.size * min(x.dtype.itemsize, width) for x in jax.tree.leaves(setup.param_shapes))
-    weights = size / setup.mesh.shape["tensor"]  # gathered over fsdp: a chip reads them all
-    if name == "score":
-        return weights
-    if name in UPDATES:
-        state = tree_bytes(planned.arguments[0], jax.tree.map(lambda x: x.sharding, planned.arguments[0]))
-        passes = 4 if config.model.remat in RECOMPUTES_ALL else 3
-        return passes * micro_batches * weights + 2 * state
-    return config.rollout.completion_length * (weights + cache_bytes(setup, planned.arguments[1].shape[0]))
 
 
 def largest(setup: Setup, limit: float, effort: float) -> tuple[int, dict[str, Any]]:

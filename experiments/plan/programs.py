@@ -97,6 +97,16 @@ def optimizer_bytes(setup: Setup) -> float:
     return tree_bytes(shapes, sharding.tree_shardings(shapes, setup.mesh))
 
 
+def cache_bytes(setup: Setup, prompts: int) -> float:
+    """Bytes of one device's share of the keys and values of a whole rollout."""
+    config, model = setup.config, model_config(setup.config)
+    rows = prompts * config.sample.group_size / sharding.row_shards(setup.mesh)
+    length = max(config.rollout.prompt_buckets) + config.rollout.completion_length
+    heads = model.num_kv_heads / setup.mesh.shape["tensor"]
+    width = 1 if quantized.kinds(config)[1] else jnp.dtype(config.model.dtype).itemsize
+    return rows * length * 2 * heads * model.head_dim * model.num_layers * width
+
+
 def _in_8_bits(setup: Setup) -> Setup:
     """The Setup with its sampler's weights and cache, where the training has its own."""
     if not any(quantized.kinds(setup.config)):

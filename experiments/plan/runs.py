@@ -3,8 +3,12 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
+import jax
+import jax.numpy as jnp
+
 from experiments.parts.setup import Setup
 from experiments.plan import flops, pairs, programs
+from rl_jax.models.transformer.config import RECOMPUTES_ALL
 
 UPDATES = ("train", "critic", "sft")
 
@@ -23,6 +27,26 @@ def model_flops(name: str, plain: Setup, rows: int) -> float:
     forward = kind(plain, rows, micro_batches=1)  # those of the score are of a step's rows, not of these
     passes = 2 if plain.merged else 3
     return passes * flops.count(forward.jaxpr(plain.mesh), while_turns=forward.while_turns)
+
+
+def moved_bytes(name: str, setup: Setup, planned: programs.Planned, micro_batches: int) -> float:
+    """A lower bound of a chip's reads and writes: weights per pass, optimizer state each way, the cache per step.
+
+    A decode step reads the whole cache, empty columns too (rl_jax.models.transformer.decoding.attend_cache).
+    """
+    config, width = setup.config, jnp.dtype(setup.config.model.dtype).itemsize
+    if name == "move":  # from where the training has them to where the sampler wants them
+        (lying,), shardings = planned.arguments, jax.tree.leaves(programs.sampling(setup).param_shardings)
+        return programs.tree_bytes(lying, [x.sharding for x in lying]) + programs.tree_bytes(lying, shardings)
+    size = sum(x.size * min(x.dtype.itemsize, width) for x in jax.tree.leaves(setup.param_shapes))
+    weights = size / setup.mesh.shape["tensor"]  # gathered over fsdp: a chip reads them all
+    if name == "score":
+        return weights
+    if name in UPDATES:
+        state = programs.tree_bytes(planned.arguments[0], jax.tree.map(lambda x: x.sharding, planned.arguments[0]))
+        passes = 4 if config.model.remat in RECOMPUTES_ALL else 3
+        return passes * micro_batches * weights + 2 * state
+    return config.rollout.completion_length * (weights + programs.cache_bytes(setup, planned.arguments[1].shape[0]))
 
 
 class Kind(NamedTuple):
