@@ -34,6 +34,7 @@ def agent(**changes) -> dict:
         own_judgement=False,
         record=False,
         step_model=dict(fn=""),  # implicit: a reward model of turns that is trained beside the policy
+        turn_rewards=dict(fn=""),  # process: of a process reward model of turns, which was trained before
         replay=dict(fn=""),  # successes: of recorded episodes, for groups that failed
         partner="",  # "self": the policy as it is now; "reference": an older one (algorithm.reference_schedule)
     )

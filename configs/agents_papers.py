@@ -27,6 +27,24 @@ large models. Arguments: the paper, and words of it.
                            (arXiv 2310.13227, which trains nothing; its terms second-hand, exponents .5 ours). Memory
                            compares tools, the first token of a turn; it begins with 8 demonstrations and grows by what
                            the run solved. This run only plays and records; 4 at once, 32 episodes a prompt
+    `vla_rl`               PPO with a value per action on episodes of a robot arm, an action of several tokens a turn;
+                           r = 1 for success, and `weight` for each key state that a process reward model sees, trained
+                           on pseudo labels of successes (arXiv 2505.18719), with experiments.ppo. Tasks of success .5
+                           come most often, by their number of actions. First `alone`, with experiments.agents: the
+                           policy after its warm start plays and records; then
+                           python -m experiments.reward_model --config=configs/preferences/vla_rl.py
+                           trains the model. `plain`: without it. Clip .2 on the product over an action's tokens, GAE
+                           with .99 and .95 over actions, value clip .2, no whitening, 5 steps of the critic alone, one
+                           epoch, as the released code (GuanxingLu/vlarl); `weight` .1 is ours, the paper sums both
+                           with weight 1. Its temperature of 1.5, pictures and OpenVLA are not here
+    `webrl`                several turns on `site`, a critic of the outcome (arXiv 2411.02337), with experiments.ppo:
+                           V(s) by cross-entropy to success, A_j = .5 (r_j + V_j+1 - V_j) + .5 (R - V_j),
+                           (beta log(pi / pi_before) - A)^2 per turn, pi_before the policy at the last multiple of ten
+                           steps; successes of earlier steps, one per task, are learned from again, turn by turn, if
+                           .5 <= exp(mean logp) <= .95 under the policy now, as many rows as a step has (`fresh`: none;
+                           twice as many in the paper). What is right is the site's word, not an outcome model's; the
+                           critic is one, not the smaller of two, and learns every token of a turn. The tasks are the
+                           world's: the curriculum that makes its own is configs/experience/webrl.py
     `smoke`                seconds, for CI
 """
 
@@ -41,6 +59,8 @@ ONE_OF = {  # words that exclude each other, of one paper
     "router_r1": (),
     "ur2": (("alone",),),
     "toolchain_star": (),
+    "vla_rl": (("alone", "plain"),),
+    "webrl": (("fresh",),),
 }
 
 
@@ -111,12 +131,47 @@ def _toolchain_star(words: set[str]):
     return config
 
 
+def _vla_rl(words: set[str]):
+    if "alone" in words:
+        config = world(words, "gripper", "trajectory")
+        config.agent.record = True
+        config.train.steps = min(config.train.steps, 30)
+        config.train.optimizer.learning_rate = ONLY_PLAYS
+        return config
+    config = world(words, "gripper", "turn_ppo", of=agents_ppo)
+    config.critic.advantage.update(discount=0.99, lam=0.95)
+    config.critic.whiten = False
+    config.algorithm.surrogate.geometric = False
+    config.algorithm.token_weight = dict(fn="rl_jax.token_weights.rounds:whole_rounds")
+    config.sample.prompts = dict(fn="softmax", column="distance", temperature=0.2, target=0.5)
+    if "plain" not in words:
+        config.agent.turn_rewards = dict(fn="process", path="runs/vla_rl_reward", weight=0.1, hard=True)
+    return config
+
+
+def _webrl(words: set[str]):
+    config = world(words, "site", "turn_ppo", of=agents_ppo)
+    mixture = dict(fn="rl_jax.advantages.turn_critics:outcome_mixture", lam=0.5)
+    bins = dict(low=-0.5, high=1.5, num_bins=2, padding=0)  # their centres are 0 and 1
+    config.critic.advantage, config.critic.loss, config.critic.support = mixture, dict(fn="two_hot"), bins
+    config.critic.whiten = False
+    config.algorithm.surrogate = dict(fn="rl_jax.losses.policy.regression:toward_turn_advantage", beta=1.0)
+    config.algorithm.aggregate = dict(fn="seq_mean_token_sum")
+    config.algorithm.reference_schedule = dict(fn="per_iteration", every=10)
+    if "fresh" not in words:
+        config.agent.record = True
+        config.agent.replay = dict(fn="familiar", batches=1, above=0.5, low=0.5, high=0.95)
+    return config
+
+
 PAPERS = {
     "webagent_r1": _webagent_r1,
     "retroformer": _retroformer,
     "router_r1": _router_r1,
     "ur2": _ur2,
     "toolchain_star": _toolchain_star,
+    "vla_rl": _vla_rl,
+    "webrl": _webrl,
 }
 
 

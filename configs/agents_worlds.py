@@ -44,6 +44,7 @@ WORLDS = {
     "discussed": ("discussions:Discussions", dict(), 24, 20, 360),
     "quest": ("quests:Quest", dict(), 8, 12, 96),
     "screens": ("screens:Screens", dict(), 6, 11, 66),
+    "gripper": ("gripper:Gripper", dict(), 8, 10, 80),
     "endgame": ("endgame:Endgame", dict(), 10, 10, 80),
     "site": ("site:Site", dict(), 6, 40, 200),
     "graded": ("graded:GradedTools", dict(), 4, 46, 44),

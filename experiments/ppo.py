@@ -10,6 +10,7 @@ trains the policy's adapters and the head. With config.agent the rows are episod
 (configs/agents_ppo.py). The same command resumes an interrupted run, bit for bit.
 """
 
+import functools
 import pathlib
 from collections.abc import Callable
 from typing import Any
@@ -19,6 +20,7 @@ import jax
 from experiments.parts import (
     action_mask,
     critic_stages,
+    familiar_episodes,
     flags,
     logged,
     play_groups,
@@ -222,6 +224,24 @@ def update(
     return learner, updates, critic_updates, packer.metrics(rows)
 
 
+def update_all(
+    loop: Run,
+    setup: Setup,
+    programs: PPOPrograms,
+    packer: RolloutPacker,
+    learner: LearnerState,
+    batches: list[ppo.PPOBatch],
+    key,
+) -> tuple[LearnerState, list[dict], list[dict], dict[str, float]]:
+    """`update` on the step's own batch, then on each that is learned from again (config.agent.replay)."""
+    learner, updates, critic_updates, packed = update(loop, setup, programs, packer, learner, batches[0], key)
+    for number, batch in enumerate(batches[1:], 1):
+        of_batch = jax.random.fold_in(key, familiar_episodes.ROOM + number)
+        learner, more, of_critic, _ = update(loop, setup, programs, packer, learner, batch, of_batch)
+        updates, critic_updates = updates + more, critic_updates + of_critic
+    return learner, updates, critic_updates, packed
+
+
 def look(
     loop: Run,
     step: Step,
@@ -268,6 +288,7 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
     (programs, learner), (source, prompts) = build(setup, params), policy_parts.own_prompts(setup)
     rewards, items = loop.carry(make_rewards(setup)), loop.restore(learner.checkpoint_items(ref_params), prompts)
     learner, ref_params = LearnerState.of(items), items.get("reference")
+    familiar = familiar_episodes.make_familiar(setup, workdir)
     with loop, rewards, players.closing(programs.generate):
         collect = play_groups.make_collector(setup, rewards, prompts, programs)
         evaluate = play_groups.make_loop_evaluate(setup, rewards, programs.generate)
@@ -278,11 +299,13 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
             rows = collect(learner.sampler(config.critic, ref_params), rollout_key, step.clock, ref_params)
             collected = recordings.keep(loop, step, rows)
             learner = learner._replace(policy=trackers.see(estimators, learner.policy, collected, step.number))
-            batch, metrics, before = score(setup, programs, packer, learner, ref_params, collected, credit_key)
+            assign = functools.partial(score, setup, programs, packer, learner, ref_params)
+            batch, metrics, before = assign(collected, credit_key)
+            again, replayed = familiar(collected, step.number, order_key, assign)
             step.clock.lap("score_s", batch)
-            learner, *updates, packed = update(loop, setup, programs, packer, learner, batch, order_key)
+            learner, *updates, packed = update_all(loop, setup, programs, packer, learner, [batch, *again], order_key)
             step.clock.lap("train_s")
-            metrics |= step_metrics(config, collected, source, learner.policy, *updates) | packed
+            metrics |= step_metrics(config, collected, source, learner.policy, *updates) | packed | replayed
             policy, metrics = trackers.observe_step(setup.mesh, estimators, learner.policy, collected, metrics)
             learner = learner._replace(policy=policy)
             if step.evaluates:

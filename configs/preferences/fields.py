@@ -64,4 +64,6 @@ PREFERENCES = {
     "arms": "Name -> method, setting, program, and changed fields.",
     "programs": "Fields of the online arms, by program.",
     "data.discount": "episodes, pairs of turns: of the return to go, per turn. 0: what a turn earned itself.",
+    "data.still": "milestones: speed up to which the hand stands still, a key state. Below 0: only the gripper counts.",
+    "data.lead": "milestones: actions up to a key state that are labelled, the one that reaches it included.",
 }

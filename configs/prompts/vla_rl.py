@@ -3,7 +3,8 @@
     p(task) ~ exp((.5 - success of the task) / temperature)
 
 The paper's tasks are a robot's; here they are the levels of difficulty of SAT, or the lengths of sums. The rest of
-VLA-RL (a learned process reward, a critic) is left out; the temperature is ours.
+VLA-RL (episodes of actions, a learned process reward, a critic) is configs/agents_papers.py:vla_rl; the temperature is
+ours.
 
     python -m experiments.grpo --config=configs/prompts/vla_rl.py
 

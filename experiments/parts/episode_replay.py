@@ -18,22 +18,26 @@ from rl_jax.experience import trajectory
 from rl_jax.experience.trajectory import Trajectory
 from rl_jax.preferences.episodes import FOLDER
 
-KIND = "successes"
-FIELDS = {"size", "above", "std", "mean"}
+KIND, FAMILIAR = "successes", "familiar"  # the second: parts/familiar_episodes.py
+PROGRAMS = {KIND: "agents", FAMILIAR: "ppo"}
+FIELDS = {KIND: {"size", "above", "std", "mean"}, FAMILIAR: {"batches", "above", "low", "high"}}
 
 
 def problems(config) -> list[str]:
     """What is wrong with config.agent.replay, one text each."""
     agent, found = config.agent, []
-    settings = _settings(config)
+    settings = settings_of(config)
     if not (name := settings.pop("fn")):
         return found
-    if name != KIND:
-        found.append(f"agent.replay.fn={name!r} is none of '', {KIND!r}")
-    if set(settings) != FIELDS or settings["size"] < 1:
-        found.append(f"agent.replay={settings} must have {', '.join(sorted(FIELDS))}, and size 1 or more")
-    if config.get("program") != "agents":
-        found.append(f"agent.replay works in experiments.agents, not in {config.get('program')!r}")
+    if name not in FIELDS:
+        return [f"agent.replay.fn={name!r} is none of '', {', '.join(map(repr, FIELDS))}"]
+    counted = "size" if name == KIND else "batches"
+    if set(settings) != FIELDS[name] or settings[counted] < 1:
+        found.append(f"agent.replay={settings} must have {', '.join(sorted(FIELDS[name]))}, and {counted} 1 or more")
+    elif name == FAMILIAR and not 0 <= settings["low"] <= settings["high"] <= 1:
+        found.append(f"agent.replay: low={settings['low']} and high={settings['high']} must be shares in this order")
+    if config.get("program") != PROGRAMS[name]:
+        found.append(f"agent.replay.fn={name!r} works in experiments.{PROGRAMS[name]}, not {config.get('program')!r}")
     if not agent.record:
         found.append("agent.replay reads the episodes that were recorded: set agent.record=True")
     others = {"state_rollouts": agent.state_rollouts, "partner": agent.partner, "branching.fn": agent.branching.fn}
@@ -105,10 +109,10 @@ def ids(one: Trajectory) -> bytes:
 
 def successes(config, workdir: pathlib.Path) -> Successes | None:
     """The buffer of config.agent.replay, or None."""
-    settings = _settings(config)
-    return Successes(workdir / FOLDER, **settings) if settings.pop("fn") else None
+    settings = settings_of(config)
+    return Successes(workdir / FOLDER, **settings) if settings.pop("fn") == KIND else None
 
 
-def _settings(config) -> dict[str, Any]:
+def settings_of(config) -> dict[str, Any]:
     """config.agent.replay; runs of before there was one have none."""
     return dict(config.agent.get("replay", {"fn": ""}))

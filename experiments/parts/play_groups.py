@@ -23,6 +23,7 @@ from experiments.parts.rewards import Rewards, Rows
 from experiments.parts.run import Run, Step
 from experiments.parts.sample_groups import Collected, Collector
 from experiments.parts.setup import Setup
+from experiments.parts.turn_rewards import make_turn_rewards
 from experiments.parts.turn_signals import Signals
 from rl_jax.core.binding import needs
 from rl_jax.core.types import Params, Rollout
@@ -54,7 +55,7 @@ class EpisodeCollector(Collector):
         if self._successes and isinstance(rewards, Rewards):
             raise ValueError("agent.replay: let the environment pay all of the reward; what is recorded is paid once")
         self._plans = plan_memory.memory_of(setup, loop.workdir if loop else None)
-        self._signals = Signals(setup, programs.generate)
+        self._signals, self._with_turn_rewards = Signals(setup, programs.generate), make_turn_rewards(setup)
         if isinstance(rewards, Rewards) and "state_values" in turn_signals.asked(setup.config):
             raise ValueError(
                 "agent.state_rollouts: what the task or config.reward pays for the last message is no part of the "
@@ -85,6 +86,7 @@ class EpisodeCollector(Collector):
         rollout = self._signals(params, records, trajectories, rows_of(self._setup, trajectories), key)
         clock.lap("rollout_s")
         judged = judge_episodes(self._setup, self._rewards, trajectories, rollout, records, size)
+        judged = self._with_turn_rewards(judged)
         clock.lap("reward_s")
         return judged
 

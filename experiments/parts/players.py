@@ -17,6 +17,7 @@ from experiments.parts import (
     processes,
     step_model,
     turn_entropies,
+    turn_rewards,
     turn_signals,
 )
 from experiments.parts.encoding import whole_text
@@ -117,6 +118,7 @@ def check(config) -> None:
         problems += _partner_problems(config, env)
         problems += _not_told(config, env) + turn_signals.problems(config, env) + own_judgement.problems(config, env)
     problems += episode_replay.problems(config) + step_model.problems(config) + plan_memory.problems(config)
+    problems += turn_rewards.problems(config)
     if problems:
         raise ValueError("\n".join(problems))
 

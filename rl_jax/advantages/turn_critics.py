@@ -1,7 +1,7 @@
 """Credit over turns from values of states: a critic's, several critics', or those of fresh rollouts.
 
-`turn_gae`, `bilevel_gae` and `archer_td` are for critic.advantage of PPO: token rewards and values [B, C] ->
-(advantages, returns).
+`turn_gae`, `bilevel_gae`, `outcome_mixture` and `archer_td` are for critic.advantage of PPO: token rewards and values
+[B, C] -> (advantages, returns).
 The others are for algorithm.advantage, with the arguments of advantages.turns.
 """
 
@@ -97,6 +97,53 @@ def bilevel_gae(
     decays = jnp.where(ends, 0.0, jnp.where(on, discount * lam, 1.0))
     advantages = zero_masked(backward_sums(zero_masked(ahead - values, on), decays), on)
     return advantages, zero_masked(advantages + values, on)
+
+
+def outcome_mixture(
+    token_rewards: chex.Array,
+    values: chex.Array,
+    completion_mask: chex.Array,
+    *,
+    bootstrap_values: chex.Array,
+    turns: chex.Array,
+    lam: float = 0.5,
+    above: float = 0.0,
+) -> tuple[chex.Array, chex.Array]:
+    """WebRL's credit: one step ahead by the critic, mixed with what the episode came to. arXiv 2411.02337.
+
+        A_j = lambda (r_j + V_{j+1} - V_j) + (1 - lambda) (R - V_j),     the critic's target y = [R > above]
+
+    V_j: the value at the first token of turn j, a probability of success if the critic is trained by cross-entropy to y
+    (losses.value:two_hot over the two bins 0 and 1); R: the row's whole reward. Unbiased with the true values of
+    rewards that only the end pays. The form and lambda .5 are the paper's, from memory. The released code (THUDM/WebRL,
+    webrl/algorithms/webrl/trainer.py) has V_{j+1} - V_j - .05 + R + gamma-discounted R, within [-1, 1], the smaller of
+    two critics, and trains only on turns where that is above 0, with an advantage of 1.
+
+    Args:
+      token_rewards: float [B, C].
+      values: float [B, C].
+      completion_mask: bool [B, C].
+      bootstrap_values: float [B], V after the last turn.
+      turns: int32 [B, C], number of the turn on its tokens; -1 elsewhere.
+      lam: lambda, from 0 (the outcome alone) to 1 (the critic alone).
+      above: the reward that a success exceeds.
+
+    Returns:
+      (A, y), float [B, C] each, the same on all tokens of a turn, 0 outside the mask.
+
+    Raises:
+      ValueError: if lam is not in [0, 1].
+    """
+    if not 0 <= lam <= 1:
+        raise ValueError(f"lam={lam} must be in [0, 1]")
+    chex.assert_equal_shape([token_rewards, values, completion_mask, turns])
+    chex.assert_type([token_rewards, values, completion_mask, turns], [float, float, bool, int])
+    on, starts, ends = _bounds(turns, completion_mask)
+    value = held(zero_masked(values, starts), starts)
+    ahead = sums_of_turns(token_rewards, on, ends) + following(values, starts, bootstrap_values) - value
+    whole = jnp.sum(zero_masked(token_rewards, on), axis=1, keepdims=True)
+    mixed = lam * ahead + (1.0 - lam) * (whole - value)
+    return _back(mixed, ends, on, 0.0), zero_masked(jnp.broadcast_to(whole > above, on.shape).astype(values.dtype), on)
 
 
 def earned_early(turn_rewards: chex.Array, mask: chex.Array) -> chex.Array:

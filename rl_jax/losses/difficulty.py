@@ -56,14 +56,15 @@ def bucketed_k3(
     group_size: int,
     hard: float = 0.3,
     medium: float = 0.7,
-    weights: Sequence[float] = (0.0, 1.0, 1.0),
+    weights: Sequence[float] = (0.5, 1.0, 1.0),
 ) -> chex.Array:
-    """Difficulty-aware KL: w k3, w by whether the prompt is hard, medium or easy.
+    """CLPO's difficulty-aware KL: w k3, w by whether the prompt is hard, medium or easy.
 
     The share p of right answers is read from the advantage, as in `shaped_k3`, here from both signs: with rewards of 0
     and 1, A = sqrt((1 - p) / p (G - 1) / G) of right answers and -sqrt(p / (1 - p) (G - 1) / G) of wrong ones. A group
-    without a spread has A = 0 and the weight of hard ones: of right answers alone nothing is learned either.
-    Source: arXiv 2509.25004, whose KL follows the difficulty; that hard prompts go without one is our reading.
+    without a spread has A = 0 and w = 0: the code leaves it out of the batch.
+    Source: arXiv 2509.25004; csuking/CLPO scripts/clpo_qwen3_8b.sh (.5 and 1) and verl/trainer/ppo/ray_trainer.py,
+    which also calls each answer to a rewritten hard problem hard, whatever the share of right ones.
 
     Args:
       log_probs: float [B, T], differentiated.
@@ -85,4 +86,5 @@ def bucketed_k3(
     slack = 0.05 / group_size  # p is a multiple of 1 / G, and rounding must not move it over a bound
     easy = jnp.where(share > medium + slack, weights[2], weights[1])
     weight = jnp.where(share > hard + slack, easy, weights[0])
+    weight = jnp.where(odds > 0, weight, 0.0)
     return weight * k3(log_probs, ref_log_probs, mask)

@@ -1,6 +1,6 @@
 """Solutions with labelled steps as arrays: the end of each step, and whether it is right. numpy, no jax."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -21,6 +21,8 @@ def encode_steps(
     unlabelled: str = "refuse",
 ) -> tuple[dict[str, np.ndarray], dict[str, int]]:
     """Encodes records of kind "steps"; each step, and the `separator` after it, is tokenised separately.
+
+    A step that was sampled, {"ids": [...]}, is those ids as they are, without a separator.
 
     A step ends at the last token of its separator, at which a process reward model reads its score (TRL's PRMTrainer).
     There is no EOS, because steps are scored before a solution is finished.
@@ -63,7 +65,7 @@ def encode_steps(
             raise ValueError(f"record {place} has {len(record['steps'])} steps, more than num_steps={width}")
         ids, row_ends = [], np.full(width, -1, np.int32)
         for number, step in enumerate(record["steps"]):
-            ids += tokenizer.encode_continuation(step) + tokenizer.encode_continuation(separator)
+            ids += _step_ids(tokenizer, step, separator)
             row_ends[number] = len(ids) - 1 if len(ids) <= completion_length else -1
         row_labels = np.full(width, UNLABELLED, np.int32)
         for number, label in enumerate(record["labels"]):
@@ -89,3 +91,10 @@ def encode_steps(
     arrays = layout(rows, tokenizer.pad_id, prompt_buckets, completion_length)
     arrays |= {"step_ends": np.stack(ends), "step_labels": np.stack(labels), "indices": np.array(kept, np.int32)}
     return arrays, counts
+
+
+def _step_ids(tokenizer, step: str | Mapping, separator: str) -> list[int]:
+    """Ids of a step with what ends it."""
+    if isinstance(step, Mapping):
+        return list(step["ids"])
+    return tokenizer.encode_continuation(step) + tokenizer.encode_continuation(separator)

@@ -1,7 +1,8 @@
 """A curriculum that makes its own tasks from those that failed (WebRL): what is asked next, and what is kept of it.
 
-A generator is (failed records, rng) -> a record {"prompt", "completion", "info" (JSON)}. Source: arXiv 2411.02337,
-THUDM/WebRL scripts/gen_task.py, where GPT-4o is shown ten failed tasks of a site and asked for similar ones.
+A generator is (failed records, rng) -> a record {"prompt", "completion", "info" (JSON)}; a reader is (what a language
+model has written) -> such a record, or None if it is no task. Source: arXiv 2411.02337 and THUDM/WebRL
+scripts/gen_task.py, where GPT-4o is shown ten failed tasks of a site and asked for similar ones.
 """
 
 import itertools
@@ -11,6 +12,8 @@ import re
 from collections.abc import Sequence
 
 import numpy as np
+
+SUM = re.compile(r"-?\d+(?:[+-]\d+)+=")
 
 
 def similar_sum(failed: Sequence[dict], rng: random.Random) -> dict:
@@ -23,17 +26,33 @@ def similar_sum(failed: Sequence[dict], rng: random.Random) -> dict:
     """
     terms = []
     for record in failed:
-        if not re.fullmatch(r"-?\d+(?:[+-]\d+)+=", record["prompt"]):
+        if not SUM.fullmatch(record["prompt"]):
             raise ValueError(f"{record['prompt']!r:.60} is no sum: name a generator of such tasks")
-        terms.append([int(x) for x in re.findall(r"[+-]?\d+", record["prompt"])])
+        terms.append(_terms(record["prompt"]))
     if not terms:
         raise ValueError("similar_sum needs a failed task")
     pool = [term for of_one in terms for term in of_one]
     drawn = [rng.choice(pool) for _ in range(len(rng.choice(terms)))]
     drawn[0] = abs(drawn[0])
-    totals = list(itertools.accumulate(drawn))[1:]
-    info = {"answer": totals[-1], "num_operands": len(drawn), "steps": [str(total) for total in totals]}
-    prompt = str(drawn[0]) + "".join(f"{term:+d}" for term in drawn[1:]) + "="
+    return _record(drawn)
+
+
+def read_sum(text: str) -> dict | None:
+    """The record of a sum that a model has written, "3+5-2="; None if the text is none, or has numbers like 007."""
+    said = text.strip()
+    record = _record(_terms(said)) if SUM.fullmatch(said) else None
+    return record if record is not None and record["prompt"] == said else None
+
+
+def _terms(prompt: str) -> list[int]:
+    return [int(x) for x in re.findall(r"[+-]?\d+", prompt)]
+
+
+def _record(terms: Sequence[int]) -> dict:
+    """The record of a sum, with its answer and its running totals."""
+    totals = list(itertools.accumulate(terms))[1:]
+    info = {"answer": totals[-1], "num_operands": len(terms), "steps": [str(total) for total in totals]}
+    prompt = str(terms[0]) + "".join(f"{term:+d}" for term in terms[1:]) + "="
     return {"prompt": prompt, "completion": "=".join(info["steps"]), "info": json.dumps(info)}
 
 

@@ -3,7 +3,10 @@
     "13+5-2+7="                "18=16=23"   a problem and its running totals
     "13+5-2+7=18=15=22=="      "1"          a solution, and its first wrong step from 0; -1 if no step is wrong
 
-The verdict is ProcessBench's (arXiv 2412.06559): the first wrong step or -1.
+The verdict is ProcessBench's (arXiv 2412.06559): the first wrong step or -1. With made=True, for a model that makes its
+own tasks as well (arXiv 2411.02337), it is shown
+
+    "=13+5-2+7=9-1+4-6="       "9-2+1+7="   two problems, and one like them
 """
 
 import json
@@ -12,6 +15,7 @@ from collections.abc import Mapping
 
 from rl_jax import tasks
 from rl_jax.rewards import arithmetic
+from rl_jax.selection import evolving
 from rl_jax.tasks.base import RecordSource, Task
 
 MARK = "=="  # after a solution that is to be judged
@@ -42,6 +46,28 @@ class SolvedAndJudged(RecordSource):
         prompt = record["prompt"] + self._separator.join(steps) + MARK
         info = json.dumps({"answer": place, "verdict": True})
         return {"prompt": prompt, "completion": str(place), "info": info, "source": "wrong" if place >= 0 else "right"}
+
+
+class WithMade(RecordSource):
+    """The records of a source, then one for each problem of another: two problems, and one that is made of them."""
+
+    def __init__(self, source, problems):
+        """source: what comes first. problems: of the task."""
+        super().__init__(source, name="self_judged", split=source.split, report=source.report)
+        self._problems = problems
+
+    def __len__(self) -> int:
+        return len(self._data) + len(self._problems)
+
+    def __getitem__(self, index: int) -> dict[str, str]:
+        index = range(len(self))[index]
+        if index < len(self._data):
+            return self._data[index]
+        place = index - len(self._data)
+        two = [self._problems[place], self._problems[(place + 1) % len(self._problems)]]
+        said = evolving.similar_sum(two, random.Random(place))["prompt"]
+        prompt = "=" + "".join(record["prompt"] for record in two)
+        return {"prompt": prompt, "completion": said, "info": two[0]["info"], "source": "made"}
 
 
 class Problems(RecordSource):
@@ -79,7 +105,7 @@ def score(prompt: str, completion: str, info: dict) -> dict[str, float]:
     return {"reward": right, "correct": right, "format": float(said == "-1" or said.isdecimal())}
 
 
-def load(*, of: Mapping, wrong_share: float = 0.5, separator: str = "=") -> Task:
+def load(*, of: Mapping, wrong_share: float = 0.5, separator: str = "=", made: bool = False) -> Task:
     """A task whose records are problems and verdicts on their solutions.
 
     Splits: sft_train and test have both, with metrics of their own for each `source` (solved, wrong, right); train and
@@ -89,6 +115,7 @@ def load(*, of: Mapping, wrong_share: float = 0.5, separator: str = "=") -> Task
       of: keywords of rl_jax.tasks.load of arithmetic, the name among them; its solutions are right ones.
       wrong_share: of the solutions that are judged, in [0, 1], with a wrong step.
       separator: between the steps.
+      made: whether sft_train also shows how a problem is made of two others.
 
     Returns:
       Task.
@@ -107,6 +134,7 @@ def load(*, of: Mapping, wrong_share: float = 0.5, separator: str = "=") -> Task
     def source(split: str) -> RecordSource:
         base = task.data_source("test" if split == "problems" else split)
         alone = split in ("train", "problems")
-        return Problems(base, separator) if alone else SolvedAndJudged(base, wrong_share, separator)
+        both = Problems(base, separator) if alone else SolvedAndJudged(base, wrong_share, separator)
+        return WithMade(both, base) if made and split == "sft_train" else both
 
     return task._replace(name=f"self_judged_{task.name}", data_source=source, reward_fn=score)

@@ -92,3 +92,53 @@ def test_bilevel_gae_with_all_its_discounts_is_a_plain_loop():
         expected = loops.bilevel_gae(rewards[i], values[i], ON[i], after[i], TURNS[i], **settings)
         for ours, other in zip(found, expected, strict=True):
             np.testing.assert_allclose(ours[i], np.where(ON[i], other, 0.0), rtol=1e-5, atol=1e-6)
+
+
+QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+
+
+@functools.lru_cache
+def mixture():
+    """outcome_mixture, compiled."""
+
+    def call(rewards, values, mask, after, turns, lam):
+        known = dict(bootstrap_values=after, turns=turns, lam=lam, above=0.1)
+        return turn_critics.outcome_mixture(rewards, values, mask, **known)
+
+    return jax.jit(call, static_argnames="lam", compiler_options=QUICK)
+
+
+def test_an_outcome_is_mixed_with_one_step_ahead():
+    """WebRL's credit by a plain loop; the critic's target is the outcome, and nothing is read off the turns."""
+    rng = np.random.default_rng(1)
+    rewards, values = (rng.normal(size=TURNS.shape).astype(np.float32) for _ in range(2))
+    after, lam = rng.normal(size=len(TURNS)).astype(np.float32), 0.25
+    expected, outcome = np.zeros(TURNS.shape), np.zeros(TURNS.shape)
+    for i, turns in places():
+        whole = sum(rewards[i, columns].sum() for columns in turns)
+        for number, columns in enumerate(turns):
+            ahead = values[i, turns[number + 1][0]] if number + 1 < len(turns) else after[i]
+            own = values[i, columns[0]]
+            step = rewards[i, columns].sum() + ahead - own
+            expected[i, columns], outcome[i, columns] = lam * step + (1 - lam) * (whole - own), float(whole > 0.1)
+    noisy = [np.where(ON, x, 7.0).astype(np.float32) for x in (rewards, values)]
+    found = mixture()(*noisy, MASK, after, TURNS, lam)
+    np.testing.assert_allclose(found[0], expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(found[1], outcome)
+    assert 0 < outcome.sum() < ON.sum()
+    with pytest.raises(ValueError, match=r"lam=2 must be in \[0, 1\]"):
+        mixture()(*noisy, MASK, after, TURNS, 2)
+
+
+def test_the_true_probability_of_success_makes_it_unbiased():
+    """A turn's advantage is then Q - V on average, for any lambda: two turns, of which the second decides."""
+    wins = {0: 0.6, 1: 0.24}  # of the second turn, by what the first one was
+    pairs = list(itertools.product(wins, (0, 1)))  # the first turn, and whether the second wins
+    weights = np.array([wins[first] if second else 1 - wins[first] for first, second in pairs])
+    rewards = np.float32([[0, second] for _, second in pairs])
+    values = np.float32([[0.42, wins[first]] for first, _ in pairs])
+    turns, mask, after = np.int32([[0, 1]] * 4), np.ones((4, 2), bool), np.zeros(4, np.float32)
+    for lam in (0.0, 1.0):
+        found = np.asarray(mixture()(rewards, values, mask, after, turns, lam)[0])[:, 0] * weights
+        assert found[:2].sum() == pytest.approx(0.6 - 0.42, abs=1e-6)
+        assert found[2:].sum() == pytest.approx(0.24 - 0.42, abs=1e-6)

@@ -236,7 +236,8 @@ def test_every_field_that_names_a_function_is_bound_early(program):
                 spec = check_config.get(config, name).to_dict()
                 assert not spec["fn"] or callable(bind(spec, importlib.import_module(known[name])))
     unbound = {"segments.label"} if program == "control.preferences" else set()  # judges of the program itself
-    unbound |= {"agent.replay", "agent.step_model"} & found  # kinds, which episode_replay and step_model check
+    kinds = {"agent.replay", "agent.step_model", "agent.turn_rewards"}  # which modules of their names check
+    unbound |= kinds & found
     of_others = {name for name in found if program == "best_of_n" and name.startswith(("algorithm.", "sample."))}
     found -= {name for name in found if any(name.startswith(f"{group}.") for group in known)}  # inside another
     assert found - set(known) == unbound | of_others

@@ -119,3 +119,36 @@ def test_each_token_may_be_a_step_and_what_ends_outside_of_the_mask_is_no_end():
     np.testing.assert_allclose(found.loss, wanted, rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(found.ratio, np.where(mask, np.exp(moved + 0.5), 1.0), rtol=1e-4)
     assert not np.asarray(slope).any()
+
+
+def test_each_turn_is_drawn_towards_its_own_advantage():
+    """By a plain loop, with holes, turns side by side and tokens of no turn; one turn is toward_advantage."""
+    rng = np.random.default_rng(3)
+    turns = np.int32([[0, 0, -1, 2, 2, -1], [0, 1, 1, -1, -1, -1], [0, 0, 0, 0, -1, -1], [-1] * 6])
+    mask = turns >= 0
+    mask[2, 1] = False
+    mask[1, 4] = True  # sampled, and of no turn
+    log_probs, old, ref = (rng.uniform(-2, 0, turns.shape).astype(np.float32) for _ in range(3))
+    advantages = rng.normal(size=4).astype(np.float32)[turns]
+    expected, wanted = np.zeros(turns.shape), np.zeros(turns.shape)
+    for row in range(4):
+        for number in sorted(set(turns[row][mask[row] & (turns[row] >= 0)].tolist())):
+            columns = np.flatnonzero(mask[row] & (turns[row] == number))
+            gap = 0.5 * sum(log_probs[row, columns] - ref[row, columns]) - advantages[row, columns[0]]
+            expected[row, columns[-1]] = gap**2
+            wanted[row, columns] = 2 * gap * 0.5
+    arguments = old, advantages, jnp.asarray(mask)
+
+    def summed(log_probs):
+        found = regression.toward_turn_advantage(log_probs, *arguments, ref_log_probs=ref, turns=turns, beta=0.5)
+        return found.loss.sum(), found
+
+    slope, found = jax.grad(summed, has_aux=True)(log_probs)
+    np.testing.assert_allclose(found.loss, expected, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(slope, wanted, rtol=1e-4, atol=1e-6)
+    one = np.where(mask & (turns >= 0), 0, -1).astype(np.int32)
+    of_rows = regression.toward_advantage(log_probs, old, advantages, jnp.asarray(one == 0), ref_log_probs=ref)
+    of_turns = regression.toward_turn_advantage(log_probs, *arguments, ref_log_probs=ref, turns=one)
+    np.testing.assert_allclose(of_turns.loss, of_rows.loss, rtol=1e-6)
+    with pytest.raises(ValueError, match="beta=0 must be above 0"):
+        regression.toward_turn_advantage(log_probs, *arguments, ref_log_probs=ref, turns=turns, beta=0)

@@ -9,9 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.parts import foreign_evolved
+from configs.experience import webrl
+from experiments.parts import check_config, foreign_evolved
 from experiments.parts.foreign_rows import Memory
 from experiments.parts.foreign_stage import Candidates
+from rl_jax import tasks
 from rl_jax.losses.policy import regression
 from rl_jax.selection import evolving
 from tests.selection.test_rewriting import SIZE, judged_of, value
@@ -110,12 +112,71 @@ def test_solved_tasks_make_room_for_new_ones(monkeypatch):
     assert set(asked[2].removesuffix("=").split("+")) <= {"1", "3"}
     assert json.loads(said[2]["info"])["answer"] == value(asked[2])
     assert found.usable.tolist() == [[False] * 4, [False] * 4, [True] * 4, [False] * 4] and not found.foreign
-    assert found.metrics == {"asked": 1.0, "success": 0.5, "kept": 1.0}
+    assert found.metrics == {"asked": 1.0, "made": 1.0, "success": 0.5, "kept": 1.0}
     kept = stage.memory.answers.get(foreign_evolved.FAILED)["successes"]
     assert [record["prompt"] for record in kept] == ["1+3=", "1+3="]
     restored = Memory()
     restored.restore(json.loads(json.dumps(stage.memory.state())))
     assert restored.answers.get(foreign_evolved.FAILED)["successes"] == kept
+
+
+def test_the_policy_writes_tasks_of_those_that_failed(monkeypatch):
+    """It reads two of them; the first new task that it has written in full, and that fits, is asked."""
+    prompts = ["1+3=", "9-4=", "2+2=", "5+5="]
+    first = judged_of(prompts, [[0, 0, 0, 0], [0, 0, 0, 0], [1, 1, 1, 1], [1, 1, 1, 1]], 1)
+    for record in first.records:
+        record["info"] = json.dumps({"answer": 0})
+    monkeypatch.setattr(foreign_evolved, "encode_prompts", lambda setup, records: (records, None))
+    calls, writes = [], [["?"] * 4, ["?"] * 4, ["no", "1+3=", "1+3+9-4=", "3+9="], ["", "9-4=", "1+3=", "07+1="]]
+
+    def judge(drawn, records):
+        calls.append([record["prompt"] for record in records])
+        if len(calls) == 1:
+            asked = judged_of(prompts, np.zeros((4, SIZE)), 2)
+            return asked._replace(completions=[text for of_group in writes for text in of_group])
+        return judged_of([r["prompt"] for r in records], [[0] * 4, [0] * 4, [0, 0, 0, 1], [1, 1, 1, 1]], 7)
+
+    rollout = SimpleNamespace(prompt_buckets=(6,))
+    task = SimpleNamespace(tokenizer=SimpleNamespace(encode=lambda text, bos: [1, *text]))
+    setup = SimpleNamespace(task=task, config=SimpleNamespace(rollout=rollout))
+    stage = SimpleNamespace(
+        group_size=SIZE, above=0.0, key=jax.random.key(0), setup=setup, own_prompts=np.arange(4), memory=Memory(),
+        records=lambda judged: [dict(record) for record in judged.records[::SIZE]], draw=lambda *_: None, judge=judge,
+    )  # fmt: skip
+    assert foreign_evolved.written(stage, first, np.ones(4, bool)) is None  # nothing has failed before this step
+    found = foreign_evolved.written(stage, first, np.ones(4, bool))
+    assert calls[0][:2] == prompts[:2] and {*calls[0][2:]} <= {"=1+3=9-4=", "=9-4=1+3="}
+    assert calls[1] == ["1+3=", "9-4=", "3+9=", "5+5="]  # too long, seen, malformed: none of these
+    assert found.usable.tolist() == [[False] * 4, [False] * 4, [True] * 4, [False] * 4]
+    assert found.metrics == {"asked": 2.0, "made": 1.0, "success": 0.25, "kept": 1.0}
+
+
+def test_a_written_sum_is_read_with_its_answer():
+    record = evolving.read_sum(" 12-7+5=\n")
+    assert record["prompt"] == "12-7+5=" and record["completion"] == "5=10"
+    assert json.loads(record["info"]) == {"answer": 10, "num_operands": 3, "steps": ["5", "10"]}
+    assert [evolving.read_sum(text) for text in ("12=", "12-7", "", "1+x=", "07+1=", "1+02=", "3+5=8")] == [None] * 7
+
+
+def test_a_small_model_is_shown_how_a_task_is_made(tmp_path):
+    of = dict(name="arithmetic", num_operands=(3, 3), digits=1, num_train=20, num_test=5, data_dir=str(tmp_path))
+    task = tasks.load("rl_jax.tasks.self_judged:load", of=of, made=True)
+    plain = tasks.load("rl_jax.tasks.self_judged:load", of=of).data_source("sft_train")
+    shown, problems = task.data_source("sft_train"), task.data_source("train")
+    assert len(shown) == 60 and len(plain) == 40 and len(problems) == 20
+    assert [shown[i] for i in range(40)] == [plain[i] for i in range(40)]
+    for place in range(20):
+        record, two = shown[40 + place], [problems[place]["prompt"], problems[(place + 1) % 20]["prompt"]]
+        assert record["prompt"] == "=" + "".join(two) and evolving.read_sum(record["completion"])
+        assert task.tokenizer.decode(task.tokenizer.encode(record["prompt"])) == record["prompt"]
+
+
+def test_the_config_takes_the_policy_or_a_rule():
+    own, rules = webrl.get_config("smoke"), webrl.get_config("rules,smoke")
+    assert own.foreign.evolved.fn.endswith(":written") and own.task.made
+    assert rules.foreign.evolved.fn.endswith(":evolved") and not rules.task.made
+    for config in (own, rules):
+        check_config.check(config)
 
 
 def test_only_familiar_answers_are_replayed(monkeypatch):

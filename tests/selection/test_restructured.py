@@ -107,3 +107,7 @@ def test_the_config_has_both():
     assert clpo.get_config("smoke").task.name == "rl_jax.tasks.restructured:load"
     rules = clpo.get_config("rules,smoke")
     assert rules.task.name == "arithmetic" and list(rules.foreign) == ["rewrites"]
+    released = clpo.get_config("released,smoke")
+    assert not released.foreign.restructured.train_rewriting and released.algorithm.kl_coef == 0.001
+    with pytest.raises(ValueError, match="with rules there is no rewriting to train"):
+        clpo.get_config("rules,released")

@@ -82,7 +82,7 @@ def test_the_kl_follows_the_share_of_right_answers():
 # Right answers, of how many, and the weights by default and as given.
 @pytest.mark.parametrize(
     ("rights", "group_size", "weight", "given"),
-    [(3, 10, 0.0, 4.0), (1, 3, 1.0, 2.0), (2, 3, 1.0, 2.0), (7, 10, 1.0, 2.0), (3, 4, 1.0, 5.0)],
+    [(3, 10, 0.5, 4.0), (1, 3, 1.0, 2.0), (2, 3, 1.0, 2.0), (7, 10, 1.0, 2.0), (3, 4, 1.0, 5.0)],
 )
 def test_without_bounds_a_prompt_is_hard_up_to_three_tenths_and_easy_above_seven(rights, group_size, weight, given):
     share, of = rights / group_size, (group_size - 1) / group_size

@@ -7,6 +7,7 @@ import path, "my_judges:make".
 """
 
 from experiments.parts.judges.certainty import confidence
+from experiments.parts.judges.cotraining import cotrained
 from experiments.parts.judges.demonstrated import demonstrated
 from experiments.parts.judges.embedding import contrastive
 from experiments.parts.judges.evolving import evolving
@@ -28,6 +29,7 @@ from experiments.parts.judges.voting import graded_votes
 __all__ = [
     "confidence",
     "contrastive",
+    "cotrained",
     "demonstrated",
     "evolving",
     "first_wrong_step",

@@ -88,6 +88,28 @@ class Learning(Protocol):
         """One update. labels: float [B], the task's own rewards. Returns metrics."""
 
 
+def starts_of(judged: Rows) -> list[int]:
+    """The first row of each prompt, whose rows are neighbours."""
+    prompts = [record["prompt"] for record in judged.records]
+    return [place for place, prompt in enumerate(prompts) if not place or prompt != prompts[place - 1]]
+
+
+def padded_pairs(pairs: np.ndarray, live: np.ndarray, shards: int) -> tuple[np.ndarray, np.ndarray]:
+    """Pairs repeated until their number divides by `shards`; repeated ones, and those that are not live, are absent.
+
+    Args:
+      pairs: int [N, 2].
+      live: bool [N].
+      shards: devices that rows are split over.
+
+    Returns:
+      (int [M, 2], present bool [M, 2]).
+    """
+    size = -(-len(pairs) // shards) * shards
+    live = np.resize(live, size) & (np.arange(size) < len(pairs))
+    return np.resize(pairs, (size, 2)), np.repeat(live[:, None], 2, axis=1)
+
+
 def best_and_worst(judged: Rows, labels: np.ndarray, shards: int) -> tuple[np.ndarray, np.ndarray]:
     """The best and the worst row of each prompt.
 
@@ -99,17 +121,12 @@ def best_and_worst(judged: Rows, labels: np.ndarray, shards: int) -> tuple[np.nd
     Returns:
       (indices int [N, 2], best first; present bool [N, 2], False where all of a prompt's labels are equal).
     """
-    prompts = [record["prompt"] for record in judged.records]
-    starts = [place for place, prompt in enumerate(prompts) if not place or prompt != prompts[place - 1]]
-    pairs = []
-    for start, end in zip(starts, [*starts[1:], len(prompts)], strict=True):
+    starts, pairs = starts_of(judged), []
+    for start, end in zip(starts, [*starts[1:], len(judged.records)], strict=True):
         group = labels[start:end]
         pairs.append((start + int(np.argmax(group)), start + int(np.argmin(group))))
     pairs = np.array(pairs)
-    live = labels[pairs[:, 0]] > labels[pairs[:, 1]]
-    size = -(-len(pairs) // shards) * shards
-    live = np.resize(live, size) & (np.arange(size) < len(pairs))
-    return np.resize(pairs, (size, 2)), np.repeat(live[:, None], 2, axis=1)
+    return padded_pairs(pairs, labels[pairs[:, 0]] > labels[pairs[:, 1]], shards)
 
 
 def pair_loss(members: Callable) -> Callable:

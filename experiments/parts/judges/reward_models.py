@@ -21,7 +21,7 @@ from experiments.parts.judges.base import (
     sampled_ids,
     token_rows,
 )
-from experiments.parts.judges.learning import Learner, best_and_worst, pair_loss, row_shards
+from experiments.parts.judges.learning import Learner, best_and_worst, padded_pairs, pair_loss, row_shards
 from experiments.parts.judges.trained import RewardModel, load_head, load_reward_model
 from experiments.parts.setup import Setup
 from rl_jax.core.binding import bind
@@ -102,6 +102,22 @@ class _RewardModel:
         """One update on the best and the worst row of each prompt."""
         pairs, present = best_and_worst(judged, labels, row_shards(self._model.setup))
         return self.learner.update((jax.tree.map(lambda x: np.asarray(x)[pairs], self._rows(judged)), present))
+
+    def learn_texts(
+        self, prompts: Sequence[str], pairs: Sequence[tuple[str, str]], live: Sequence[bool]
+    ) -> dict[str, float]:
+        """One update on given pairs of answers, the better one first.
+
+        Args:
+          prompts: N of them, as the model reads them.
+          pairs: N pairs of texts.
+          live: which of them count.
+        """
+        texts = [text for pair in pairs for text in pair]
+        rows = self._model.encode([prompt for prompt in prompts for _ in range(2)], texts)
+        places = np.arange(len(texts)).reshape(-1, 2)
+        places, present = padded_pairs(places, np.asarray(live, bool), row_shards(self._model.setup))
+        return self.learner.update((jax.tree.map(lambda x: np.asarray(x)[places], rows), present))
 
     def _rows(self, judged: Rows) -> TokenBatch:
         if self._mode == "tokens":

@@ -109,6 +109,58 @@ def toward_advantage(
       ValueError: if beta is not above 0.
     """
     last = mask & (jnp.cumsum(mask[:, ::-1], axis=1)[:, ::-1] == 1)
-    found = direct_advantage(log_probs, ref_log_probs, advantages, mask, selected=last, beta=beta)
+    return _toward(log_probs, old_log_probs, advantages, mask, ref_log_probs=ref_log_probs, ends=last, beta=beta)
+
+
+def toward_turn_advantage(
+    log_probs: chex.Array,
+    old_log_probs: chex.Array,
+    advantages: chex.Array,
+    mask: chex.Array,
+    *,
+    ref_log_probs: chex.Array,
+    turns: chex.Array,
+    beta: float = 1.0,
+) -> Surrogate:
+    """WebRL on episodes of several turns: `toward_advantage` of each turn, whose tokens are one action.
+
+        l_j = (beta sum_{t in turn j} (logp - ref_logp) - A_j)^2     on the turn's last token
+
+    The minimum is ref exp(A / beta), turn by turn; one turn in the row: `toward_advantage`. Source: arXiv 2411.02337;
+    what the released code does otherwise is said there.
+
+    Args:
+      log_probs: float [B, T], differentiated.
+      old_log_probs: float [B, T], unused: the samples may be of any policy.
+      advantages: float [B, T], the same on all tokens of a turn.
+      mask: bool [B, T].
+      ref_log_probs: float [B, T], of the policy of the phase before.
+      turns: int32 [B, T], number of the turn on its tokens, -1 elsewhere.
+      beta: strength of the pull to it.
+
+    Raises:
+      ValueError: if beta is not above 0.
+    """
+    chex.assert_equal_shape([turns, mask])
+    mask = mask & (turns >= 0)
+    columns, none = jnp.arange(mask.shape[1]), mask.shape[1]
+    numbers = jnp.where(mask, jnp.minimum(turns, none - 1), none)
+    last = jax.vmap(lambda row: jax.ops.segment_max(columns, row, none + 1)[row])(numbers)
+    ends = mask & (last == columns[None, :])
+    return _toward(log_probs, old_log_probs, advantages, mask, ref_log_probs=ref_log_probs, ends=ends, beta=beta)
+
+
+def _toward(
+    log_probs: chex.Array,
+    old_log_probs: chex.Array,
+    advantages: chex.Array,
+    mask: chex.Array,
+    *,
+    ref_log_probs: chex.Array,
+    ends: chex.Array,
+    beta: float,
+) -> Surrogate:
+    """(beta sum of a step's log ratios - A)^2 on each of `ends`, bool [B, T]; the ratio is that to the old policy."""
+    found = direct_advantage(log_probs, ref_log_probs, advantages, mask, selected=ends, beta=beta)
     ratio = jax.lax.stop_gradient(jnp.exp(log_ratio(log_probs, old_log_probs, mask)))
     return found._replace(loss=2.0 * beta**2 * found.loss, ratio=ratio)

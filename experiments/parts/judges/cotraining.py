@@ -1,0 +1,113 @@
+"""A reward model that is trained beside the policy on right answers and on the same ones made wrong (Cooper)."""
+
+import random
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from experiments.parts.judges.base import Judge, Rows, Verdict, judge_prompts
+from experiments.parts.judges.generative import Cached, make_ask
+from experiments.parts.judges.learning import Learner, starts_of
+from experiments.parts.judges.reward_models import reward_model
+from experiments.parts.setup import Setup
+from rl_jax.core.binding import resolve
+from rl_jax.experience.prompt import info_of
+from rl_jax.preferences.judge_task import fill
+
+ASSISTANT = "Rewrite the answer so that it is wrong.\n\nQuestion:\n{prompt}\n\nAnswer:\n{completion}\n\nWrong answer:\n"
+
+
+def cotrained(
+    setup: Setup,
+    *,
+    path: str,
+    corrupt: str = "rl_jax.preferences.corrupted:other_number",
+    assistant: str = "",
+    template: str = ASSISTANT,
+    max_tokens: int = 64,
+    right: float = 1.0,
+    batch_size: int = 64,
+    retrain_every: int = 1,
+    learning_rate: float = 1e-5,
+) -> Judge:
+    """`reward_model`, updated with -log sigma(r(x, a, y+) - r(x, a, y-)) on a pair per prompt of a step.
+
+    y+ is the first answer of the prompt that the task's own reward, the rule, finds right; y- is y+ made wrong, by an
+    assistant model or by a function, and is left out if the rule still finds it right. a, the reference answer, is what
+    info["judge_prompt"] adds to the prompt (rl_jax.preferences.privileged). The policy's own mistakes are not used, as
+    the rule may be wrong about them. Source: arXiv 2508.05613; which of several right answers it takes could not be
+    read, and its code is not public here.
+
+    Args:
+      setup: of the run.
+      path: workdir of a run of experiments.reward_model that reads responses.
+      corrupt: import path of (text, random.Random) -> another text or None; used without an assistant.
+      assistant: workdir of a run or a Hugging Face folder that writes the wrong answers, greedily; "": `corrupt` does.
+      template: what the assistant is asked, with {prompt} and {completion}.
+      max_tokens: longest answer of the assistant.
+      right: the task's reward from which an answer is right.
+      batch_size: rows per forward pass, and questions per call of the assistant.
+      retrain_every: steps between updates. 0: never, a frozen model.
+      learning_rate: of these updates.
+
+    Raises:
+      FileNotFoundError: if a folder holds no run.
+      ValueError: if the rows cannot be read, the model cannot be trained, or the task has no rule.
+    """
+    options = dict(batch_size=batch_size, retrain_every=retrain_every, learning_rate=learning_rate)
+    judge = reward_model(setup, path=path, rows="texts", **options)
+    if retrain_every and setup.task.reward_fn is None:
+        raise ValueError("cotrained: the task has no reward of its own, so no rule says which answers are right")
+    ask = Cached(make_ask(setup, assistant, "cotrained.assistant", max_tokens, batch_size)) if assistant else None
+    return _Cotrained(judge, setup.task, resolve(corrupt), ask, template, right)
+
+
+class _Cotrained:
+    """The judge of `cotrained`."""
+
+    def __init__(self, judge: Any, task: Any, corrupt: Any, ask: Any, template: str, right: float):
+        self._judge, self._task, self._corrupt, self._ask = judge, task, corrupt, ask
+        self._template, self._right = template, right
+        self.learner: Learner | None = judge.learner
+
+    def __call__(self, judged: Rows) -> Verdict:
+        return self._judge(judged)
+
+    def learn(self, judged: Rows, labels: np.ndarray) -> dict[str, float]:
+        """One update on a right answer of each prompt that has one, and the same made wrong."""
+        starts = starts_of(judged)
+        chosen = [
+            next((row for row in range(start, end) if labels[row] >= self._right), None)
+            for start, end in zip(starts, [*starts[1:], len(judged.records)], strict=True)
+        ]
+        wrong = self._wrong([None if row is None else (judged.records[row], judged.completions[row]) for row in chosen])
+        live = [text is not None for text in wrong]
+        pairs = [
+            (judged.completions[row], text) if text is not None else ("", "")
+            for row, text in zip(chosen, wrong, strict=True)
+        ]
+        prompts = judge_prompts([judged.records[start] for start in starts])
+        return self._judge.learn_texts(prompts, pairs, live) | {"pairs": float(np.mean(live))}
+
+    def _wrong(self, right: Sequence[tuple[dict, str] | None]) -> list[str | None]:
+        """Each right answer made wrong; None without one, or if it is still right."""
+        said, found = None, []
+        if self._ask is not None:
+            known = [one for one in right if one is not None]
+            said = iter(self._ask([fill(self._template, prompt=r["prompt"], completion=text) for r, text in known]))
+        for one in right:
+            text = None
+            if one is not None:
+                record, answer = one
+                seed = zlib.crc32(f"{record['prompt']} {answer}".encode())
+                text = next(said) if said is not None else self._corrupt(answer, random.Random(seed))
+                text = None if text is None or self._is_right(record, text) else text
+            found.append(text)
+        return found
+
+    def _is_right(self, record: dict, text: str) -> bool:
+        """What the rule says of a text."""
+        found = self._task.reward_fn(record["prompt"], text, info_of(record), **self._task.reward_kwargs)
+        return found["reward"] >= self._right

@@ -1,0 +1,123 @@
+"""config.agent.turn_rewards: what a process reward model adds to each turn of an episode (VLA-RL, arXiv 2505.18719).
+
+    r_j = env_j + weight [p_j > 1/2]     (or weight p_j, if not hard)
+
+p_j is the model's probability that turn j has reached a key state, read after the turn and what came back of it, as the
+model was trained (rl_jax.preferences.milestones); after the last turn nothing comes back. The model is frozen. Its
+rewards are those of training alone: evaluations and `correct` have the environment's, recorded turns have both.
+"""
+
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from experiments.parts import turn_signals
+from experiments.parts.judges.base import in_batches, mode_of
+from experiments.parts.judges.trained import load_head
+from experiments.parts.judging import Judged
+from experiments.parts.setup import Setup
+from rl_jax.core.types import TokenBatch
+from rl_jax.models.heads import make_predict_at
+
+KIND = "process"
+FIELDS = {"path", "weight", "hard"}
+BATCH = 64  # rows per forward pass
+
+
+def settings_of(config) -> dict[str, Any]:
+    """config.agent.turn_rewards; runs of before there was one have none."""
+    return dict(config.agent.get("turn_rewards", {"fn": ""}))
+
+
+def problems(config) -> list[str]:
+    """What is wrong with config.agent.turn_rewards, one text each."""
+    settings, found = settings_of(config), []
+    if not (name := settings.pop("fn")):
+        return found
+    if name != KIND:
+        found.append(f"agent.turn_rewards.fn={name!r} is none of '', {KIND!r}")
+    if set(settings) != FIELDS or not settings["path"] or not settings["weight"] > 0:
+        wanted = ", ".join(sorted(FIELDS))
+        found.append(f"agent.turn_rewards={settings} must have {wanted}: a path, and a weight above 0")
+    if "state_values" in turn_signals.asked(config):
+        found.append(f"agent.turn_rewards: the fresh episodes of {turn_signals.said(config)} are paid without it")
+    if config.agent.get("replay", {"fn": ""})["fn"]:
+        found.append("agent.turn_rewards: what agent.replay brings back has been paid by it already")
+    return found
+
+
+class TurnRewards:
+    """A process reward model of turns.
+
+    Args:
+      setup: of the run.
+      path: workdir of a run of experiments.reward_model that reads steps (configs/preferences/vla_rl.py).
+      weight: of its reward of a turn.
+      hard: 1 if the probability is above 1/2, else 0, as a model that says one or the other; else the probability.
+
+    Raises:
+      FileNotFoundError: if the folder holds no finished run.
+      ValueError: if the run does not read steps, or has another tokenizer.
+    """
+
+    def __init__(self, setup: Setup, *, path: str, weight: float, hard: bool):
+        what = f"agent.turn_rewards.path={path!r}"
+        own, self._params = load_head(pathlib.Path(path), setup.config.mesh)
+        if own.config.algorithm.reads != "steps":
+            raise ValueError(f"{what} reads {own.config.algorithm.reads!r}: take one of configs/preferences/vla_rl.py")
+        mode_of(setup, own.task.tokenizer, "", what, texts=False)
+        self._setup, self._weight, self._hard, self._most = own, weight, hard, setup.config.agent.max_turns
+        predict = make_predict_at(own.model)
+        self._read = jax.jit(lambda params, rows: jax.nn.softmax(predict(params, *rows), axis=-1)[..., 1])
+
+    def __call__(self, judged: Judged) -> Judged:
+        """The rows with the model's rewards in those of their turns and of the whole row, and process/... logged."""
+        rollout = judged.rollout
+        ends, reads = places(rollout.turns.numbers, self._most)
+        batch = TokenBatch(*(np.asarray(x) for x in rollout.batch[:3]))
+        prompt = batch.tokens.shape[1] - rollout.completion_mask.shape[1]
+        columns = np.where(reads < 0, -1, reads + prompt).astype(np.int32)
+        probs = in_batches(self._setup, self._read, self._params, (batch, columns), BATCH)
+        turns = np.where(ends >= 0, probs > 0.5 if self._hard else probs, 0.0).astype(np.float32)
+        rewards, whole = rollout.turns.rewards.copy(), turns.sum(axis=1)
+        rows, numbers = np.nonzero(ends >= 0)
+        rewards[rows, ends[rows, numbers]] += np.float32(self._weight) * turns[rows, numbers]
+        result = judged.result
+        result = result._replace(
+            rewards=(result.rewards + np.float32(self._weight) * whole).astype(np.float32),
+            components=result.components | {"process/turns": whole},
+        )
+        return judged._replace(rollout=rollout._replace(turns=rollout.turns._replace(rewards=rewards)), result=result)
+
+
+def places(numbers: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
+    """Where turns end, and where what came back of them does.
+
+    Args:
+      numbers: int32 [B, C], number of the turn on its tokens, -1 elsewhere.
+      most: S, turns of an episode at most.
+
+    Returns:
+      int32 [B, S] each, columns of C, -1 if there is no such turn: the turn's last token; the last token before the
+      next turn begins, or the turn's own if it is the row's last.
+    """
+    ends, reads = np.full((2, len(numbers), most), -1, np.int32)
+    for row, of_row in enumerate(numbers):
+        spoken = np.flatnonzero(of_row >= 0)
+        if not len(spoken):
+            continue
+        last = np.append(of_row[spoken][1:] != of_row[spoken][:-1], True)
+        turns, columns = of_row[spoken][last], spoken[last]
+        first = spoken[np.append(True, last[:-1])]
+        ends[row, turns] = columns
+        reads[row, turns] = np.append(first[1:] - 1, columns[-1])
+    return ends, reads
+
+
+def make_turn_rewards(setup: Setup) -> Callable[[Judged], Judged]:
+    """The TurnRewards of config.agent.turn_rewards; without one, rows stay as they are."""
+    settings = settings_of(setup.config)
+    return TurnRewards(setup, **settings) if settings.pop("fn") else lambda judged: judged

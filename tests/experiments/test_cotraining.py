@@ -1,0 +1,117 @@
+"""judges/cotraining.py: a reward model is updated on right answers and the same ones made wrong (Cooper)."""
+
+import numpy as np
+import pytest
+
+from configs.preferences import cooper
+from experiments.parts import check_config, judges
+from experiments.parts import policy as policy_parts
+from experiments.parts.judges import cotraining
+from experiments.parts.setup import make_setup
+from rl_jax.tasks.arithmetic import ALPHABET
+from tests.experiments.judge_runs import reward_run
+from tests.experiments.shared_programs import share_programs, sharing  # noqa: F401  fixtures
+from tests.experiments.small import config as small_config
+from tests.experiments.test_judges import LENGTH, judged_rows
+
+PROMPTS = ("1+2=", "1+2=", "1+2=", "30-4=", "30-4=", "9+9=")
+COMPLETIONS = ("4", "3", "1=3", "26", "25", "17")
+ANSWERS = (3, 3, 3, 26, 26, 18)
+LABELS = np.float32([0, 1, 1, 1, 0, 0])
+
+
+@pytest.fixture(scope="module")
+def setup(tmp_path_factory):
+    config = small_config(tmp_path_factory.mktemp("task")).copy_and_resolve_references().unlock()
+    config.rollout.update(completion_length=LENGTH, prompt_buckets=(16,))
+    return make_setup(config)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return reward_run(tmp_path_factory.mktemp("run") / "rm", ALPHABET, scale=1.0)
+
+
+def rows(tokenizer, prompts=PROMPTS, completions=COMPLETIONS, answers=ANSWERS):
+    infos = [{"answer": a, "judge_prompt": f"{a}={prompt}"} for a, prompt in zip(answers, prompts, strict=True)]
+    return judged_rows(tokenizer, prompts, completions, infos)
+
+
+def seen_by(judge, monkeypatch):
+    """What `learn` hands to the reward model: (prompts, pairs, live)."""
+    calls = []
+    monkeypatch.setattr(judge._judge, "learn_texts", lambda *given: calls.append(given) or {"loss": 0.0})
+    return calls
+
+
+def test_a_prompt_gives_its_first_right_answer_and_the_same_made_wrong(setup, folder, monkeypatch):
+    judge = judges.cotrained(setup, path=folder, batch_size=4)
+    calls = seen_by(judge, monkeypatch)
+    metrics = judge.learn(rows(setup.task.tokenizer), LABELS)
+    ((prompts, pairs, live),) = calls
+    assert prompts == ["3=1+2=", "26=30-4=", "18=9+9="]  # with the reference answer
+    assert live == [True, True, False] and metrics["pairs"] == pytest.approx(2 / 3)
+    assert [pair[0] for pair in pairs] == ["3", "26", ""]
+    for (right, wrong), length in zip(pairs[:2], (1, 2), strict=True):
+        assert len(wrong) == length and sum(a != b for a, b in zip(right, wrong, strict=True)) == 1
+    judge.learn(rows(setup.task.tokenizer), LABELS)
+    assert calls[1] == calls[0]  # what is drawn depends on the answer alone
+
+
+def test_an_assistant_may_write_the_wrong_answer_and_one_that_is_right_does_not_count(setup, folder, monkeypatch):
+    questions = []
+
+    def make_ask(*given):
+        def ask(texts):
+            questions.append(list(texts))
+            return ["2=3" if "1+2" in text else "27" for text in texts]
+
+        return ask
+
+    monkeypatch.setattr(cotraining, "make_ask", make_ask)
+    judge = judges.cotrained(setup, path=folder, assistant="lm", template="{prompt}{completion}?")
+    calls = seen_by(judge, monkeypatch)
+    judge.learn(rows(setup.task.tokenizer), LABELS)
+    assert questions == [["1+2=3?", "30-4=26?"]]
+    assert calls[0][1] == [("", ""), ("26", "27"), ("", "")] and calls[0][2] == [False, True, False]
+
+
+@pytest.mark.slow
+def test_it_learns_to_tell_right_answers_from_wrong_ones_by_the_reference_answer(setup, folder):
+    """On prompts and answers that it has not seen; before, it cannot."""
+    rng, tokenizer = np.random.default_rng(0), setup.task.tokenizer
+    judge = judges.cotrained(setup, path=folder, retrain_every=1, learning_rate=1e-2)
+
+    def drawn(count, correct):
+        terms = rng.integers(1, 5, (count, 2))
+        answers = [int(a + b) for a, b in terms]
+        texts = [str(answer if correct else answer % 9 + 1) for answer in answers]
+        return rows(tokenizer, [f"{a}+{b}=" for a, b in terms], texts, answers)
+
+    def share():
+        good, bad = drawn(64, True), drawn(64, False)
+        return np.mean(judge(good).rewards[:, None] > judge(bad).rewards[None, :])
+
+    before, losses = share(), []
+    for _ in range(60):
+        losses.append(judge.learn(drawn(16, True), np.ones(16, np.float32))["loss"])
+    assert losses[0] > 0.4 and np.mean(losses[-5:]) < 0.1, (losses[0], losses[-5:])
+    assert share() > max(0.9, before), (before, share())
+
+
+def test_what_cannot_be_verified_is_refused(setup, folder):
+    bare = setup._replace(task=setup.task._replace(reward_fn=None))
+    with pytest.raises(ValueError, match="cotrained: the task has no reward of its own"):
+        judges.cotrained(bare, path=folder)
+    assert judges.cotrained(bare, path=folder, retrain_every=0).learner is None
+
+
+def test_its_configs_can_run():
+    for arg in (None, "model", "frozen", "smoke", "model,smoke"):
+        config = cooper.get_config(arg)
+        check_config.check(config)
+        if config.program == "grpo":
+            assert policy_parts.needs_ref_log_probs(config)
+            assert config.judge.verify.retrain_every == int(arg != "frozen")
+    with pytest.raises(ValueError, match="model, frozen: the control has the same model"):
+        cooper.get_config("model,frozen")
