@@ -28,16 +28,16 @@ large models. Arguments: the paper, and words of it.
                            compares tools, the first token of a turn; it begins with 8 demonstrations and grows by what
                            the run solved. This run only plays and records; 4 at once, 32 episodes a prompt
     `vla_rl`               PPO with a value per action on episodes of a robot arm, an action of several tokens a turn;
-                           r = 1 for success, and `weight` for each key state that a process reward model sees, trained
+                           r = 1 for success, and .1 for each key state that a process reward model sees, trained
                            on pseudo labels of successes (arXiv 2505.18719), with experiments.ppo. Tasks of success .5
                            come most often, by their number of actions. First `alone`, with experiments.agents: the
                            policy after its warm start plays and records; then
                            python -m experiments.reward_model --config=configs/preferences/vla_rl.py
                            trains the model. `plain`: without it. Clip .2 on the product over an action's tokens, GAE
                            with .99 and .95 over actions, value clip .2, no whitening, 5 steps of the critic alone, one
-                           epoch, as the released code (GuanxingLu/vlarl); `weight` .1 is ours, the paper sums both
+                           epoch, as the released code (GuanxingLu/vlarl); the .1 is ours, the paper sums both
                            with weight 1. Its temperature of 1.5, pictures and OpenVLA are not here
-    `webrl`                several turns on `site`, a critic of the outcome (arXiv 2411.02337), with experiments.ppo:
+    `webrl`                several turns on pages, a critic of the outcome (arXiv 2411.02337), with experiments.ppo:
                            V(s) by cross-entropy to success, A_j = .5 (r_j + V_j+1 - V_j) + .5 (R - V_j),
                            (beta log(pi / pi_before) - A)^2 per turn, pi_before the policy at the last multiple of ten
                            steps; successes of earlier steps, one per task, are learned from again, turn by turn, if

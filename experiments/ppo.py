@@ -144,6 +144,23 @@ def score(
     return batch, metrics, before
 
 
+def scored(
+    loop: Run,
+    setup: Setup,
+    programs: PPOPrograms,
+    packer: RolloutPacker,
+    learner: LearnerState,
+    ref_params: Params,
+    collected: Collected,
+    key,
+) -> tuple[list[ppo.PPOBatch], dict, Any]:
+    """`score` of the step's rows, and of what is learned from again (config.agent.replay), whose batches follow."""
+    assign = functools.partial(score, setup, programs, packer, learner, ref_params)
+    batch, metrics, before = assign(collected, key)
+    again, replayed = familiar_episodes.again(loop, setup, programs, collected, key, assign)
+    return [batch, *again], metrics | replayed, before
+
+
 def compile_ahead(
     loop: Run, setup: Setup, programs: PPOPrograms, packer: RolloutPacker, collect: Collector, learner: LearnerState
 ) -> None:
@@ -288,7 +305,6 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
     (programs, learner), (source, prompts) = build(setup, params), policy_parts.own_prompts(setup)
     rewards, items = loop.carry(make_rewards(setup)), loop.restore(learner.checkpoint_items(ref_params), prompts)
     learner, ref_params = LearnerState.of(items), items.get("reference")
-    familiar = familiar_episodes.make_familiar(setup, workdir)
     with loop, rewards, players.closing(programs.generate):
         collect = play_groups.make_collector(setup, rewards, prompts, programs)
         evaluate = play_groups.make_loop_evaluate(setup, rewards, programs.generate)
@@ -299,17 +315,15 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
             rows = collect(learner.sampler(config.critic, ref_params), rollout_key, step.clock, ref_params)
             collected = recordings.keep(loop, step, rows)
             learner = learner._replace(policy=trackers.see(estimators, learner.policy, collected, step.number))
-            assign = functools.partial(score, setup, programs, packer, learner, ref_params)
-            batch, metrics, before = assign(collected, credit_key)
-            again, replayed = familiar(collected, step.number, order_key, assign)
-            step.clock.lap("score_s", batch)
-            learner, *updates, packed = update_all(loop, setup, programs, packer, learner, [batch, *again], order_key)
+            batches, metrics, before = scored(loop, setup, programs, packer, learner, ref_params, collected, credit_key)
+            step.clock.lap("score_s", batches)
+            learner, *updates, packed = update_all(loop, setup, programs, packer, learner, batches, order_key)
             step.clock.lap("train_s")
-            metrics |= step_metrics(config, collected, source, learner.policy, *updates) | packed | replayed
+            metrics |= step_metrics(config, collected, source, learner.policy, *updates) | packed
             policy, metrics = trackers.observe_step(setup.mesh, estimators, learner.policy, collected, metrics)
             learner = learner._replace(policy=policy)
             if step.evaluates:
-                metrics |= look(loop, step, setup, programs, packer, evaluate, learner, collected, batch, before)
+                metrics |= look(loop, step, setup, programs, packer, evaluate, learner, collected, batches[0], before)
             ref_params = move(ref_params, learner.policy_params(), step.number)
             step.end(learner.checkpoint_items(ref_params), metrics, logged.timings(step, collected, programs))
     loop.finish(setup, learner.policy_params(), critic=learner.critic_params())

@@ -10,12 +10,14 @@ teach neither policy nor critic. Nothing is carried but the files, so a resumed 
 
 import pathlib
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import numpy as np
 
 from experiments.parts import episode_replay
 from experiments.parts.play_groups import judge_episodes, rows_of
+from experiments.parts.run import Run
 from experiments.parts.sample_groups import Collected
 from experiments.parts.setup import Setup
 from rl_jax import ppo
@@ -131,9 +133,23 @@ def _count(numbers: np.ndarray, mask: np.ndarray) -> int:
     return sum(len(np.unique(row[on])) for row, on in zip(numbers, mask & (numbers >= 0), strict=True))
 
 
-def make_familiar(setup: Setup, workdir: pathlib.Path) -> Callable:
-    """The FamiliarEpisodes of config.agent.replay, or what gives no batches."""
-    settings = episode_replay.settings_of(setup.config)
+def again(
+    loop: Run, setup: Setup, programs: Any, collected: Collected, key: jax.Array, assign: Assign
+) -> tuple[list[ppo.PPOBatch], dict[str, float]]:
+    """What FamiliarEpisodes gives, if config.agent.replay says so; else ([], {}).
+
+    Args:
+      loop: knows the step and the workdir.
+      setup: of the run.
+      programs: PPOPrograms, whose generate is a Player; it keeps what was read.
+      collected: the step's own rows.
+      key: of the step.
+      assign: as in FamiliarEpisodes.
+    """
+    settings = episode_replay.settings_of(setup.config) if "agent" in setup.config else {"fn": ""}
     if settings.pop("fn") != episode_replay.FAMILIAR:
-        return lambda collected, step, key, assign: ([], {})
-    return FamiliarEpisodes(setup, workdir, **settings)
+        return [], {}
+    kept = programs.generate.replayed
+    if episode_replay.FAMILIAR not in kept:
+        kept[episode_replay.FAMILIAR] = FamiliarEpisodes(setup, loop.workdir, **settings)
+    return kept[episode_replay.FAMILIAR](collected, loop.step, key, assign)

@@ -203,7 +203,7 @@ class Player:
         self._entropies, self._judged = turn_entropies.reader(setup), own_judgement.reader(setup, make)
         self._asked = plan_memory.asked(config)
         self.plans: list = []  # those that solved their tasks, if the rule that branches asks for a memory
-        self.replayed: dict[int, list] = {}  # turns of earlier steps, as read (turn_replay)
+        self.replayed: dict = {}  # what was read of earlier steps (turn_replay, familiar_episodes)
         self._leader = self  # whose `older` counts: evaluations with a rule of their own have the run's partners
 
     def play(

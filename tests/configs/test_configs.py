@@ -42,7 +42,7 @@ OPEN = (
     "reward.compose",
 )
 # Groups whose fields are data, names that a file gives.
-FREE = ("agent.replay", "task", "data", "algorithm.reference", "sample.pairs", "benchmarks")
+FREE = ("agent.replay", "agent.turn_rewards", "task", "data", "algorithm.reference", "sample.pairs", "benchmarks")
 FREE += ("arms", "programs", "frontier", "best_of_n", "judge", "reward.terms", "foreign", "schedules", "sample.prompts")
 
 

@@ -55,7 +55,7 @@ def test_a_prompt_gives_its_first_right_answer_and_the_same_made_wrong(setup, fo
     for (right, wrong), length in zip(pairs[:2], (1, 2), strict=True):
         assert len(wrong) == length and sum(a != b for a, b in zip(right, wrong, strict=True)) == 1
     judge.learn(rows(setup.task.tokenizer), LABELS)
-    assert calls[1] == calls[0]  # what is drawn depends on the answer alone
+    assert calls[1] == calls[0]  # what is drawn depends on the step and the answer alone
 
 
 def test_an_assistant_may_write_the_wrong_answer_and_one_that_is_right_does_not_count(setup, folder, monkeypatch):
@@ -77,26 +77,23 @@ def test_an_assistant_may_write_the_wrong_answer_and_one_that_is_right_does_not_
 
 
 @pytest.mark.slow
-def test_it_learns_to_tell_right_answers_from_wrong_ones_by_the_reference_answer(setup, folder):
-    """On prompts and answers that it has not seen; before, it cannot."""
-    rng, tokenizer = np.random.default_rng(0), setup.task.tokenizer
+def test_it_learns_what_is_right_for_prompts_that_it_has_not_seen(setup, folder):
+    """Sums of 3: every other digit is worse after some updates; with the pairs turned round it would be better."""
+    tokenizer = setup.task.tokenizer
     judge = judges.cotrained(setup, path=folder, retrain_every=1, learning_rate=1e-2)
+    seen, other = ["1+2=", "2+1=", "5-2=", "9-6="], ["7-4=", "8-5="]
 
-    def drawn(count, correct):
-        terms = rng.integers(1, 5, (count, 2))
-        answers = [int(a + b) for a, b in terms]
-        texts = [str(answer if correct else answer % 9 + 1) for answer in answers]
-        return rows(tokenizer, [f"{a}+{b}=" for a, b in terms], texts, answers)
+    def gap():
+        right = judge(rows(tokenizer, other, ["3", "3"], (3, 3))).rewards
+        wrong = judge(rows(tokenizer, other * 4, list("11447799"), (3,) * 8)).rewards
+        return right.min() - wrong.max()
 
-    def share():
-        good, bad = drawn(64, True), drawn(64, False)
-        return np.mean(judge(good).rewards[:, None] > judge(bad).rewards[None, :])
-
-    before, losses = share(), []
-    for _ in range(60):
-        losses.append(judge.learn(drawn(16, True), np.ones(16, np.float32))["loss"])
-    assert losses[0] > 0.4 and np.mean(losses[-5:]) < 0.1, (losses[0], losses[-5:])
-    assert share() > max(0.9, before), (before, share())
+    before, losses = gap(), []
+    for _ in range(25):
+        assert judge.learner.due()
+        losses.append(judge.learn(rows(tokenizer, seen, ["3"] * 4, (3,) * 4), np.ones(4, np.float32))["loss"])
+    assert before < 0 < 0.3 < losses[0] and np.mean(losses[-3:]) < 0.3, (before, losses)
+    assert gap() > 0.1, (before, gap())
 
 
 def test_what_cannot_be_verified_is_refused(setup, folder):

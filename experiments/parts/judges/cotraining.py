@@ -101,7 +101,7 @@ class _Cotrained:
             text = None
             if one is not None:
                 record, answer = one
-                seed = zlib.crc32(f"{record['prompt']} {answer}".encode())
+                seed = zlib.crc32(f"{self.learner.seen} {record['prompt']} {answer}".encode())
                 text = next(said) if said is not None else self._corrupt(answer, random.Random(seed))
                 text = None if text is None or self._is_right(record, text) else text
             found.append(text)
