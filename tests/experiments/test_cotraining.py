@@ -78,7 +78,7 @@ def test_an_assistant_may_write_the_wrong_answer_and_one_that_is_right_does_not_
 
 @pytest.mark.slow
 def test_it_learns_what_is_right_for_prompts_that_it_has_not_seen(setup, folder):
-    """Sums of 3: every other digit is worse after some updates; with the pairs turned round it would be better."""
+    """Sums of 3: other digits are worse after some updates; with the pairs turned round they would be better."""
     tokenizer = setup.task.tokenizer
     judge = judges.cotrained(setup, path=folder, retrain_every=1, learning_rate=1e-2)
     seen, other = ["1+2=", "2+1=", "5-2=", "9-6="], ["7-4=", "8-5="]
@@ -86,14 +86,14 @@ def test_it_learns_what_is_right_for_prompts_that_it_has_not_seen(setup, folder)
     def gap():
         right = judge(rows(tokenizer, other, ["3", "3"], (3, 3))).rewards
         wrong = judge(rows(tokenizer, other * 4, list("11447799"), (3,) * 8)).rewards
-        return right.min() - wrong.max()
+        return right.mean() - wrong.mean()
 
     before, losses = gap(), []
-    for _ in range(25):
+    for _ in range(10):
         assert judge.learner.due()
         losses.append(judge.learn(rows(tokenizer, seen, ["3"] * 4, (3,) * 4), np.ones(4, np.float32))["loss"])
-    assert before < 0 < 0.3 < losses[0] and np.mean(losses[-3:]) < 0.3, (before, losses)
-    assert gap() > 0.1, (before, gap())
+    assert before < 0.1 and losses[0] > 0.3 and losses[-1] < 0.1, (before, losses)
+    assert gap() > 3, (before, gap())
 
 
 def test_what_cannot_be_verified_is_refused(setup, folder):
