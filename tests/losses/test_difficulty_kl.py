@@ -26,7 +26,7 @@ def weights(name):
     spread = np.repeat(REWARDS.std(axis=1) > 0, GROUP)
     if name == "shaped_k3":
         return np.where(right & spread, 1 - np.exp(-np.e * share), 1.0)
-    return np.where(share <= 0.25, 0.5, np.where(share <= 0.5, 2.0, 3.0)) * spread + 0.5 * ~spread
+    return np.where(share <= 0.25, 0.5, np.where(share <= 0.5, 2.0, 3.0)) * spread
 
 
 @pytest.mark.parametrize("name", ["shaped_k3", "bucketed_k3"])
