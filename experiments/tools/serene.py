@@ -1,13 +1,15 @@
-"""Novelty search, SERENE and evolution towards rewards in a maze whose reward is behind two walls (2203.01027).
+"""Novelty search, SERENE, TAXONS, STAX and evolution in a maze whose reward is behind two walls (2203.01027).
 
     python -m experiments.tools.serene --seeds=5 --budget=12000
-    python -m experiments.tools.serene --search=serene --seeds=1
+    python -m experiments.tools.serene --search=stax --seeds=1
 
-A table of what each search has found with the same number of episodes: the share of seeds that were paid at all, the
-best reward, and the share of a 10 x 10 raster of final places that the archive and the last population cover.
+TAXONS and STAX are not told where an episode ended: they have a picture of it, and compare an autoencoder's codes. A
+table of what each search has found with the same number of episodes: the share of seeds that were paid at all, the best
+reward, and the share of a 10 x 10 raster of final places that the archive and the last population cover.
 """
 
 import argparse
+import functools
 from collections.abc import Callable
 
 import jax
@@ -15,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from rl_jax.control import quality_diversity
+from rl_jax.control import quality_diversity, taxons
 from rl_jax.envs import protocol
 from rl_jax.envs.worlds import maze
 from rl_jax.models.agents import features
@@ -25,6 +27,7 @@ SEARCHES = {
     "novelty": dict(by="novelty", emitters=False),
     "serene": dict(by="novelty", emitters=True),
 }
+LEARNED = {"taxons": dict(emitters=False), "stax": dict(emitters=True)}
 NUMBERS = quality_diversity.Numbers(population=25, sigma=0.3, chunk=500, reach=20.0, patience=30)
 
 
@@ -66,10 +69,31 @@ def coverage(search: quality_diversity.Search, cells: int = 10) -> float:
     return len({tuple(cell) for cell in np.minimum((places * cells).astype(int), cells - 1)}) / cells**2
 
 
+def make_autoencoder(cells: int = 12) -> taxons.Autoencoder:
+    """Of pictures of final places, cells x cells pixels."""
+    view = functools.partial(maze.picture, cells=cells)
+    return taxons.make_autoencoder(2, make_net=features.make_net, view=view, view_size=cells**2)
+
+
+def make_searches(evaluate: Callable, size: int, budget: int) -> dict[str, Callable]:
+    """Name -> (seed -> Search). Arguments as for quality_diversity.run."""
+    fields = dict(budget=budget, numbers=NUMBERS)
+    autoencoder = make_autoencoder()
+
+    def known(options: dict, seed: int) -> quality_diversity.Search:
+        return quality_diversity.run(evaluate, size, seed=seed, **fields, **options)
+
+    def learned(options: dict, seed: int) -> quality_diversity.Search:
+        return taxons.run(evaluate, size, autoencoder, seed=seed, **fields, **options)[0]
+
+    found = {name: functools.partial(known, options) for name, options in SEARCHES.items()}
+    return found | {name: functools.partial(learned, options) for name, options in LEARNED.items()}
+
+
 def main() -> None:
     """Prints the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--search", choices=SEARCHES, help="only this one")
+    parser.add_argument("--search", choices=[*SEARCHES, *LEARNED], help="only this one")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--budget", type=int, default=12_000, help="episodes of each search")
     options = parser.parse_args()
@@ -77,11 +101,9 @@ def main() -> None:
         parser.error(f"--seeds={options.seeds} and --budget={options.budget} must be 1 or more")
     evaluate, size = make_evaluate(maze.environment())
     print("| search | paid | best reward | covered | episodes of emitters |\n|---|---|---|---|---|")
-    for name in [options.search] if options.search else SEARCHES:
-        found = [
-            quality_diversity.run(evaluate, size, budget=options.budget, seed=s, numbers=NUMBERS, **SEARCHES[name])
-            for s in range(options.seeds)
-        ]
+    searches = make_searches(evaluate, size, options.budget)
+    for name in [options.search] if options.search else searches:
+        found = [searches[name](seed) for seed in range(options.seeds)]
         best = [max(search.rewarded.rewards, default=0.0) for search in found]
         columns = np.mean(np.array(best) > 0), np.mean(best), np.mean([coverage(search) for search in found])
         spent = np.mean([search.exploited for search in found])

@@ -11,7 +11,7 @@ SERENE gives the evaluations in chunks to one and the other. A new emitter is tr
 its rewards do not rise; then emitters from the Pareto front of (novelty of the ancestor among rewarded behaviours, rise
 of the rewards) run until the chunk is used or they stagnate. Without a reward there is no emitter, and SERENE is
 novelty search bit for bit. `evaluate` is the compiled part, whole episodes of all policies at once; the search is on
-the host.
+the host. control.taxons learns what behaviours are compared by.
 
 From the published code (GPaolo/SERENE). Departs: an emitter's own novelty is over its k nearest, not all but the
 nearest; a rewarded policy of the first population starts an emitter too.
@@ -29,6 +29,7 @@ from rl_jax.control.relabelling.novelty import nearest_distance
 from rl_jax.stats import pareto
 
 Evaluate = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]  # genomes [N, P] -> (descriptors [N, D], rewards [N])
+Describe = Callable[[np.ndarray], np.ndarray]  # descriptors [N, D] -> float32 [N, F], between which distances are taken
 _distance = jax.jit(nearest_distance, static_argnums=3)
 
 
@@ -124,6 +125,7 @@ class Search:
       population: Members [M].
       archive: float32 [Q, D]. Descriptors.
       rewarded: Members [R]. Rewarded policies: where emitters began, and the best that they found.
+      born: Members. The last generation's children.
       waiting: emitters that have not been tried.
       emitters: those that go on.
       explored: evaluations spent in exploration.
@@ -133,10 +135,23 @@ class Search:
     population: Members
     archive: np.ndarray
     rewarded: Members
+    born: Members
     waiting: list
     emitters: list
     explored: int
     exploited: int
+
+
+def as_is(descriptors: np.ndarray) -> np.ndarray:
+    """The Describe that compares descriptors themselves."""
+    return descriptors
+
+
+def padded(x: np.ndarray) -> np.ndarray:
+    """Rows [N, D] with rows of zeros behind them, float32 [a power of 2 from 16 on, D]: few shapes to compile."""
+    result = np.zeros((1 << max(len(x) - 1, 15).bit_length(), *x.shape[1:]), np.float32)
+    result[: len(x)] = x
+    return result
 
 
 def novelties(points: np.ndarray, reference: np.ndarray, neighbours: int, *, among: bool = False) -> np.ndarray:
@@ -150,11 +165,9 @@ def novelties(points: np.ndarray, reference: np.ndarray, neighbours: int, *, amo
     """
     if not len(reference):
         return np.zeros(len(points), np.float32)
-    rows, places = (1 << max(len(x) - 1, 15).bit_length() for x in (points, reference))  # few shapes to compile
-    padded = [np.zeros((count, points.shape[1]), np.float32) for count in (rows, places)]
-    padded[0][: len(points)], padded[1][: len(reference)] = points, reference
+    rows, places = (jnp.asarray(padded(x)) for x in (points, reference))
     count = min(neighbours + among, len(reference))
-    found = np.asarray(_distance(*map(jnp.asarray, padded), jnp.arange(places) < len(reference), count))
+    found = np.asarray(_distance(rows, places, jnp.arange(len(places)) < len(reference), count))
     return found[: len(points)] * np.float32(count / max(count - among, 1))
 
 
@@ -170,7 +183,8 @@ def begin(evaluate: Evaluate, size: int, numbers: Numbers, rng: np.random.Genera
     genomes = rng.uniform(-1.0, 1.0, (numbers.population, size)).astype(np.float32)
     descriptors, rewards = (np.asarray(x, np.float32) for x in evaluate(genomes))
     first = Members(genomes, descriptors, rewards)
-    found = Search(first, descriptors[:0], first.take(slice(0)), [], [], len(genomes), 0)
+    none = first.take(slice(0))
+    found = Search(first, descriptors[:0], none, none, [], [], len(genomes), 0)
     _await(found, first, first.genomes, numbers)
     return found
 
@@ -185,7 +199,23 @@ def _await(search: Search, born: Members, genomes: np.ndarray, numbers: Numbers)
         search.rewarded = search.rewarded.with_members(born.take([row]))
 
 
-def explore(search: Search, evaluate: Evaluate, numbers: Numbers, rng: np.random.Generator, *, by: str) -> None:
+def by_novelty(numbers: Numbers, describe: Describe = as_is) -> Callable:
+    """Makes the `merits` of `explore` that are novelties."""
+
+    def merits(both: Members, reference: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        return novelties(describe(both.descriptors), describe(reference), numbers.neighbours, among=True)
+
+    return merits
+
+
+def by_reward(both: Members, reference: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """The `merits` of `explore` that are rewards, for a comparison."""
+    return both.rewards
+
+
+def explore(
+    search: Search, evaluate: Evaluate, numbers: Numbers, rng: np.random.Generator, *, merits: Callable
+) -> None:
     """One generation, in place.
 
     Args:
@@ -193,13 +223,9 @@ def explore(search: Search, evaluate: Evaluate, numbers: Numbers, rng: np.random
       evaluate: genomes [N, P] -> (descriptors [N, D], rewards [N]).
       numbers: of the search.
       rng: of mutations and choices.
-      by: who lives on: the most "novelty" or, for a comparison, the most "reward", ties at random.
-
-    Raises:
-      ValueError: if `by` is neither.
+      merits: (parents and children Members [3 M], reference [Q, D], rng) -> float [3 M]: those with the most live on,
+        ties at random. The reference are their descriptors, the archive's and the rewarded policies'.
     """
-    if by not in ("novelty", "reward"):
-        raise ValueError(f"quality_diversity: by={by!r} is neither novelty nor reward")
     parents = search.population
     born = _born(evaluate, np.repeat(parents.genomes, 2, axis=0), numbers.sigma, numbers.limit, rng)
     search.explored += len(born.rewards)
@@ -207,13 +233,10 @@ def explore(search: Search, evaluate: Evaluate, numbers: Numbers, rng: np.random
     _await(search, born, both.genomes, numbers)
     reference = np.concatenate([both.descriptors, search.archive, search.rewarded.descriptors])
     kept = rng.permutation(len(born.rewards))[: numbers.archived]
-    if by == "novelty":
-        merits = novelties(both.descriptors, reference, numbers.neighbours, among=True)
-    else:
-        merits = both.rewards
-    ties = rng.permutation(len(merits))
+    found = merits(both, reference, rng)
+    ties = rng.permutation(len(found))
     search.archive = np.concatenate([search.archive, born.descriptors[kept]])
-    search.population = both.take(np.lexsort((ties, -merits))[: numbers.population])
+    search.population, search.born = both.take(np.lexsort((ties, -found))[: numbers.population]), born
 
 
 def _step(emitter: Emitter, search: Search, evaluate: Evaluate, numbers: Numbers, rng) -> int:
@@ -247,7 +270,15 @@ def _stagnates(emitter: Emitter, numbers: Numbers) -> bool:
     return bool(np.median(first) >= np.median(last) or np.max(first) >= np.max(last))
 
 
-def exploit(search: Search, evaluate: Evaluate, numbers: Numbers, rng: np.random.Generator, *, budget: int) -> None:
+def exploit(
+    search: Search,
+    evaluate: Evaluate,
+    numbers: Numbers,
+    rng: np.random.Generator,
+    *,
+    budget: int,
+    describe: Describe = as_is,
+) -> None:
     """Tries the emitters that wait, then runs emitters from the Pareto front, in place; nothing if there are none.
 
     Args:
@@ -256,12 +287,15 @@ def exploit(search: Search, evaluate: Evaluate, numbers: Numbers, rng: np.random
       numbers: of the search.
       rng: of the emitters alone.
       budget: evaluations; the last step may go over it.
+      describe: what descriptors are compared by.
     """
-    left, near = budget, numbers.neighbours
+
+    def novel(points: np.ndarray, reference: np.ndarray) -> np.ndarray:
+        return novelties(describe(points), describe(reference), numbers.neighbours)
+
+    left = budget
     seen = search.rewarded.descriptors
-    order = (
-        novelties(np.array([e.ancestor.descriptors[0] for e in search.waiting]), seen, near) if search.waiting else []
-    )
+    order = novel(np.array([e.ancestor.descriptors[0] for e in search.waiting]), seen) if search.waiting else []
     for row in np.argsort(-np.asarray(order), kind="stable"):
         if left <= budget / 3:
             break
@@ -275,15 +309,13 @@ def exploit(search: Search, evaluate: Evaluate, numbers: Numbers, rng: np.random
     while search.emitters and left > 0:
         ancestors = np.array([e.ancestor.descriptors[0] for e in search.emitters])
         rises = np.array([e.rise for e in search.emitters])
-        chosen = rng.choice(
-            pareto.front(np.stack([novelties(ancestors, search.rewarded.descriptors, near), rises], axis=1))
-        )
+        chosen = rng.choice(pareto.front(np.stack([novel(ancestors, search.rewarded.descriptors), rises], axis=1)))
         emitter = search.emitters[chosen]
         if emitter.record == -np.inf:
-            emitter.record = float(novelties(emitter.ancestor.descriptors, reference, near)[0])
+            emitter.record = float(novel(emitter.ancestor.descriptors, reference)[0])
         while left > 0:
             left -= _step(emitter, search, evaluate, numbers, rng)
-            found = novelties(emitter.members.descriptors, reference, near)
+            found = novel(emitter.members.descriptors, reference)
             emitter.novel += list(emitter.members.descriptors[found > emitter.record])
             emitter.record = max(emitter.record, float(found.max()))
             if _stagnates(emitter, numbers):
@@ -313,21 +345,53 @@ def run(
       seed: of everything; exploration and emitters draw from streams of their own.
       numbers: of the search.
       emitters: whether rewards are exploited.
-      by: as at `explore`.
+      by: who lives on: the most "novelty" or, for a comparison, the most "reward".
 
     Raises:
       ValueError: if `by` is unknown.
     """
+    kinds = {"novelty": by_novelty(numbers), "reward": by_reward}
+    if by not in kinds:
+        raise ValueError(f"quality_diversity: by={by!r} is neither novelty nor reward")
     exploring, exploiting = (np.random.default_rng([seed, stream]) for stream in (0, 1))
     search = begin(evaluate, size, numbers, exploring)
+
+    def generation() -> None:
+        explore(search, evaluate, numbers, exploring, merits=kinds[by])
+
+    def emit(left: int) -> None:
+        exploit(search, evaluate, numbers, exploiting, budget=left)
+
+    alternate(search, numbers, budget, generation, emit if emitters else None)
+    return search
+
+
+def alternate(
+    search: Search,
+    numbers: Numbers,
+    budget: int,
+    generation: Callable,
+    emit: Callable | None,
+    after: Callable = lambda: None,
+) -> None:
+    """Gives chunks of evaluations to exploration and to emitters, in place, until the budget is used.
+
+    Args:
+      search: that has just begun.
+      numbers: of the search.
+      budget: evaluations in all.
+      generation: () -> None, one of the exploration.
+      emit: (evaluations) -> None, emitters; None: there are none.
+      after: () -> None, called after each chunk of the exploration.
+    """
     spent = search.explored
     while search.explored + search.exploited < budget:
         while spent < numbers.chunk and search.explored + search.exploited < budget:
             before = search.explored
-            explore(search, evaluate, numbers, exploring, by=by)
+            generation()
             spent += search.explored - before
+        after()
         left = min(numbers.chunk, budget - search.explored - search.exploited)
-        if emitters and left > 0:
-            exploit(search, evaluate, numbers, exploiting, budget=left)
+        if emit is not None and left > 0:
+            emit(left)
         spent = 0
-    return search

@@ -111,7 +111,7 @@ def test_the_command_prints_a_row_per_search(capsys, monkeypatch):
     monkeypatch.setattr("sys.argv", ["serene", "--seeds=1", "--budget=120"])
     serene.main()
     text = capsys.readouterr().out
-    assert all(f"| {name} | " in text for name in serene.SEARCHES) and text.count("\n") == 5
+    assert all(f"| {name} | " in text for name in (*serene.SEARCHES, *serene.LEARNED)) and text.count("\n") == 7
     monkeypatch.setattr("sys.argv", ["serene", "--seeds=0"])
     with pytest.raises(SystemExit):
         serene.main()

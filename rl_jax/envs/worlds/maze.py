@@ -48,6 +48,24 @@ def environment(*, radius: float = 0.15, speed: float = 0.08, limit: int = 50) -
     return time_limit(Environment(reset, step, Box(0 * unit, unit), Box(-unit, unit)), limit)
 
 
+def picture(places: chex.Array, cells: int = 12) -> chex.Array:
+    """What a camera above sees of the point: a spot on cells x cells pixels.
+
+    exp(-|c - p|^2 cells^2 / 2) for the pixel around c: the spot is about two pixels wide.
+
+    Args:
+      places: float [N, 2], p.
+      cells: along each side.
+
+    Returns:
+      float [N, cells^2].
+    """
+    chex.assert_shape(places, (None, 2))
+    along = (np.arange(cells, dtype=np.float32) + 0.5) / cells
+    x, y = (jnp.exp(-0.5 * jnp.square((places[:, i, None] - along[None]) * cells)) for i in range(2))
+    return (x[:, :, None] * y[:, None, :]).reshape(len(places), cells**2)
+
+
 def moved(place: chex.Array, wanted: chex.Array) -> chex.Array:
     """Where a step ends: at `wanted`, or where it began if it would cross a wall or the edge. Both float [2]."""
     blocked = jnp.any((wanted < 0.0) | (wanted > 1.0))
