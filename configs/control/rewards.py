@@ -9,10 +9,10 @@ Arguments: `terms` (a weighted sum of named terms; the default), `heron` (ranked
 `byol_hindsight`, `counts`, `contrast`, `annotator`, `ranking`, `novelty`, `taxons`, `serene`; spread over an episode
 `revibranch`; learned from how the policy behaves that they train, `barfi`, `barfi_helpful`, `parl`; imitation of an
 `expert` run's episodes.jsonl (algorithm.relabel.demos), `gail`, `airl`, `liayn`, `likelihood`, `ads`, `rapl`, `stages`,
-`progress`; auxiliary losses `taco`, `temporal`, `clam`, `views`, `robust_views`, `anchored_views`, `reward_and_state`;
-starts from `snapshots` of a teacher; `smoke` (seconds, for CI). docs/pages/control_rewards.md says what each of them
-is, and rl_jax.control.relabelling has the equations. Episode metrics and evaluations report the environment's own
-reward.
+`progress`; auxiliary losses `taco`, `temporal`, `clam`, `views`, `robust_views`, `anchored_views`, `reward_and_state`,
+`rep_mtl`; starts from `snapshots` of a teacher; `smoke` (seconds, for CI). docs/pages/control_rewards.md says what each
+of them is, and rl_jax.control.relabelling has the equations. Episode metrics and evaluations report the environment's
+own reward.
 """
 
 from configs import common, sweeps
@@ -239,6 +239,9 @@ PLACES = {
     "anchored_views": (_AUXILIARY | dict(auxiliary=dict(fn="anchors")), dict(fn="")),
     # arXiv 2305.15801 (Lucy-SKG). Errands' rewards are of more than one sign.
     "reward_and_state": (_ERRANDS | dict(auxiliary=dict(fn="reward_and_state")), dict(fn="")),
+    # arXiv 2507.21049 (Rep-MTL): three predictions on the same layers; entropy_coef and alignment_coef at 0.0 are the
+    # predictions alone.
+    "rep_mtl": (_ERRANDS | dict(auxiliary=dict(fn="rep_mtl", entropy_coef=0.9, alignment_coef=0.9)), dict(fn="")),
     # arXiv 2403.00673: starts from a teacher's states for the first 100,000 steps. It is scripted, or a finished run of
     # control.ppo, as the paper's; here plain PPO and then its students:
     #   ... --config=configs/control/rewards.py:snapshots --config.env.snapshots.until=0 --workdir=runs/teacher

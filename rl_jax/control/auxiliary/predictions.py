@@ -37,6 +37,19 @@ def temporal(*, width: int, action_size: int, make_net: Callable, coef: float = 
     return Auxiliary(init, loss, coef)
 
 
+def sign_entropy(logits: chex.Array, rewards: chex.Array, threshold: float) -> chex.Array:
+    """The cross entropy of whether each reward is below, about or above 0, float [n].
+
+    Args:
+      logits: float [n, 3].
+      rewards: float [n].
+      threshold: a reward of at most this size is about 0.
+    """
+    chex.assert_shape(logits, (len(rewards), 3))
+    classes = 1 + (rewards > threshold).astype(jnp.int32) - (rewards < -threshold).astype(jnp.int32)
+    return -jnp.take_along_axis(jax.nn.log_softmax(logits), classes[:, None], axis=1)[:, 0]
+
+
 def reward_and_state(
     *,
     width: int,
@@ -77,9 +90,8 @@ def reward_and_state(
     def loss(params, features, observations, actions, next_observations, key, extras) -> chex.Array:
         z, rewards = features(observations), extras["step_rewards"].reshape(-1)
         chex.assert_equal_shape_prefix([z, actions, rewards], 1)
-        classes = 1 + (rewards > threshold).astype(jnp.int32) - (rewards < -threshold).astype(jnp.int32)
-        said = jax.nn.log_softmax(heads["reward"].apply(params["reward"], jnp.concatenate([z, actions], axis=1)))
-        of_rewards = -jnp.mean(jnp.take_along_axis(said, classes[:, None], axis=1))
+        logits = heads["reward"].apply(params["reward"], jnp.concatenate([z, actions], axis=1))
+        of_rewards = jnp.mean(sign_entropy(logits, rewards, threshold))
         seen = jax.lax.stop_gradient(observations.reshape(len(observations), -1))
         of_states = jnp.mean(jnp.square(heads["state"].apply(params["state"], z) - seen))
         return reward_coef * of_rewards + state_coef * of_states
