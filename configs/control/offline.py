@@ -8,15 +8,16 @@ policy), `gridworld`, `cartpole`, `aim`, `matching`, `hidden` (pointmass without
 tours); a method, `bc`, `filtered_bc`, `awr`, `iql` (the default), `xql`, `dual_chi2`, `dual_tv`, `recoil` (imitation,
 without rewards), `cql`, `bq_nco` (a transformer over the cities left, on `salesman`), for continuous actions `td3_bc`,
 `a2pr`; decision transformers, `dt`, `mo_dt`, for continuous actions `region_dt` (mo_dt that says first in which region
-it will act); `oppo`; `histories`, IQL on codes of what was seen so far; tasks one after the other, on `pointmass` with
-goals that are not observed, `oer`, `random_replay` (the same, but what is kept of a task is drawn at random), `psec` (a
-base, skills that are adapters of it, a new task by their composition), or with an inertia of its own, `hypercrl` (a
-model of the dynamics, planned with); tasks at once, told apart by the episodes lived in them, `t2mir`; `imagined` (more
-data, made by a wrong model of the world, a half of each batch); what is hidden of the data, `ss_orl` (actions of 90 %
-of the episodes, filled in by an inverse model), `labelled_only` (the same, left out), `preferred` (rewards, learned
-from pairs of segments), `pearl` (rewards, learned from preferences of a task with another goal); `fqe` (the policy's
-value by fitted Q, from the data alone); `online` (the second half of the updates with steps of its own, one for each);
-`smoke` (seconds, for CI).
+it will act); `oppo`; `histories`, IQL on codes of what was seen so far, `cql_histories`, CQL on them; tasks one after
+the other, on `pointmass` with goals that are not observed, `oer`, `random_replay` (the same, but what is kept of a task
+is drawn at random), `psec` (a base, skills that are adapters of it, a new task by their composition), or with an
+inertia of its own, `hypercrl` (a model of the dynamics, planned with); tasks at once, told apart by the episodes lived
+in them, `t2mir` (the expert's actions are cloned), `t2mir_ad` (learners' histories are); `imagined` (more data, made by
+a wrong model of the world, a half of each batch); what is hidden of the data, `ss_orl` (actions of 90 % of the
+episodes, filled in by an inverse model), `labelled_only` (the same, left out), `preferred` (rewards, learned from pairs
+of segments), `pearl` (rewards, learned from preferences of a task with another goal); `fqe` (the policy's value by
+fitted Q, from the data alone); `online` (the second half of the updates with steps of its own, one for each); `smoke`
+(seconds, for CI).
 """
 
 from configs import common, sweeps
@@ -50,6 +51,7 @@ ENVIRONMENTS = {
 # The published constants of each method; what is in units of the return (beta, temperature) is for these rewards.
 _TD3 = dict(alpha=2.5, discount=0.99, noise=0.2, noise_clip=0.5, delay=2, target_rate=0.005)
 _WEIGHTS = dict(beta=3.0, max_weight=100.0, discount=0.99, target_rate=0.005)
+_CQL = dict(fn="cql", weight=5.0, num_actions=10, entropy_coef=0.1, discount=0.99, target_rate=0.005)
 METHODS = {
     "bc": dict(fn="bc"),
     "filtered_bc": dict(fn="filtered_bc", share=0.1),
@@ -70,7 +72,7 @@ METHODS = {
         discount=0.9,
         target_rate=0.02,
     ),
-    "cql": dict(fn="cql", weight=5.0, num_actions=10, entropy_coef=0.1, discount=0.99, target_rate=0.005),
+    "cql": _CQL,
     "td3_bc": dict(fn="td3_bc", **_TD3),
     "a2pr": dict(fn="a2pr", **_TD3),
     "dt": dict(fn="dt", scale=10.0, target=1.0),
@@ -82,14 +84,17 @@ METHODS = {
     "random_replay": dict(fn="oer", replay_coef=1.0, select=False, **_TD3),
     "hypercrl": dict(fn="hypercrl", beta=0.05),
     "psec": dict(fn="psec", base=dict(fn="iql", expectile=0.7, **_WEIGHTS)),
-    # arXiv 2506.05426, its decision-pretrained form; the constants are the public code's for PointRobot.
+    # arXiv 2506.05426, its decision-pretrained form and the one that imitates histories; the constants are the public
+    # code's for PointRobot.
     "t2mir": dict(fn="t2mir", even_coef=0.01, task_coef=0.01, target_rate=0.005),
+    "t2mir_ad": dict(fn="t2mir_ad", even_coef=0.1, task_coef=0.01, target_rate=0.005),
     # arXiv 2310.20663: J = (|z - z'| - |r - r'| - gamma W2(P, P'))^2 of codes z of histories beside the base's loss.
-    # Departs: IQL in place of CQL and ILQL; gamma = 1 there, here distances are bounded. The formula is known from
+    # With cql as the base there, on a gridworld; gamma = 1 there, here distances are bounded. The formula is known from
     # quotations only (rl_jax.losses.bisimulation).
     "histories": dict(
         fn="histories", base=dict(fn="iql", expectile=0.7, **_WEIGHTS), coef=0.1, model_coef=1.0, discount=0.9
     ),
+    "cql_histories": dict(fn="histories", base=_CQL, coef=0.1, model_coef=1.0, discount=0.9),
     "oppo": dict(fn="oppo", triplet_coef=0.1, norm_coef=0.1, margin=1.0),
     "bq_nco": dict(fn="bq_nco"),
 }
@@ -102,7 +107,23 @@ SKILLS = dict(field="goal", values=((0.0, 0.0), (0.8, 0.0), (0.0, 0.8), (0.8, 0.
 # Goals that nothing but the rewards shows, spread evenly over a square (the R2 sequence); the last are not trained on.
 _SPREAD = tuple(tuple(round(1.6 * (i * step % 1.0) - 0.8, 2) for step in (0.754878, 0.569840)) for i in range(1, 26))
 HIDDEN = dict(field="goal", values=_SPREAD[:20], held_out=_SPREAD[20:])
-CONTINUAL = {"t2mir": HIDDEN, "oer": GOALS, "random_replay": GOALS, "hypercrl": INERTIAS, "psec": SKILLS}
+CONTINUAL = {
+    "t2mir": HIDDEN,
+    "t2mir_ad": HIDDEN,
+    "oer": GOALS,
+    "random_replay": GOALS,
+    "hypercrl": INERTIAS,
+    "psec": SKILLS,
+}
+# A soft actor-critic of each task, from its first steps on; there SAC as well.
+LEARNER = dict(
+    method=dict(fn="cql", weight=0.0, num_actions=1, entropy_coef=0.05, discount=0.9, target_rate=0.02),
+    steps=1200,
+    random=100,
+    every=5,
+    batch_size=64,
+    learning_rate=3e-3,
+)
 PLANNER = dict(horizon=5, rounds=3, samples=32, elites=6, std=0.7)
 # ImagineBench: real steps, none of them the expert's, and imagined ones of what was not recorded. In place of the
 # rollouts of a language model are the expert's in a world whose inertia is wrong.
@@ -209,13 +230,18 @@ def get_config(arg: str | None = None):
         if method in CONTINUAL:
             config.continual = dict(CONTINUAL[method])
             config.train.total_steps *= len(config.continual["values"])
-        if method == "t2mir":
+        if method in ("t2mir", "t2mir_ad"):
             config.sequence = dict(width=64, layers=2, heads=2)
             config.experts = dict(token_experts=6, task_experts=8, chosen=2, pooled=True, contrast_probs=False)
             config.prompt = dict(episodes=2, length=20, rounds=4)
             config.train.batch_size = 32
             config.train.total_steps = 20_000 * 32
             config.eval.num_episodes = 16
+        if method == "t2mir_ad":
+            config.learner = dict(LEARNER)
+            # Published: 4 episodes before the present one, 30 in a row.
+            config.prompt = dict(episodes=4, length=20, rounds=10, by_return=True, consecutive=False)
+            config.eval.num_episodes = 4
         if method == "psec":
             config.skills = dict(rank=8, scale=2.0)
         if method == "hypercrl":
@@ -228,7 +254,7 @@ def get_config(arg: str | None = None):
             config.tours = dict(TOURS)
         if method == "oppo":
             config.hindsight = dict(code=16, length=20)
-        if method == "histories":
+        if METHODS[method]["fn"] == "histories":
             config.history = dict(HISTORY)
         if imagined:
             config.imagined = dict(IMAGINED)
@@ -259,6 +285,8 @@ def shorten(config) -> None:
         config.tours.update(cities=(5,), beam=2)
     if "prompt" in config:
         config.prompt.update(episodes=1, rounds=2)
+    if "learner" in config:
+        config.learner.update(steps=80, random=20, batch_size=8)
     if "continual" in config:
         config.continual.update(kept=20, horizon=5) if "kept" in config.continual else None
         config.train.total_steps = 4 * 16 * (1 if "held_out" in config.continual else len(config.continual["values"]))

@@ -7,9 +7,9 @@
 The data are those of scripted behaviours of mixed quality, or of dataset.path: a folder that control.ppo
 --config.record.path=FOLDER recorded, Minari's or D4RL's HDF5, a TFDS folder of RLDS episodes. eval/normalized is 0 for
 random actions and 100 for the scripted expert. With a group `continual` the data are those of several tasks, one after
-the other (experiments.parts.continual_runs, hyper_runs and skill_runs) or at once (in_context_runs); with a group
-`online` it goes on in the environment (experiments.parts.online_runs); `bq_nco` imitates optimal tours (tour_runs).
-Runs, meshes, checkpoints and the loop are control.ppo's.
+the other (experiments.parts.continual_runs, hyper_runs and skill_runs) or at once (in_context_runs, history_runs); with
+a group `online` it goes on in the environment (online_runs); `bq_nco` imitates optimal tours (tour_runs). Runs, meshes,
+checkpoints and the loop are control.ppo's.
 """
 
 import pathlib
@@ -18,6 +18,7 @@ from experiments.parts import (
     continual_runs,
     control_loop,
     flags,
+    history_runs,
     hyper_runs,
     in_context_runs,
     offline_runs,
@@ -32,6 +33,7 @@ SEQUENCES = {
     "hypercrl": hyper_runs.make_hyper_run,
     "psec": skill_runs.make_skill_run,
     "t2mir": in_context_runs.make_in_context_run,
+    "t2mir_ad": history_runs.make_history_run,
 }
 OWN = {"bq_nco": tour_runs.make_tour_run}  # of one task, with an evaluation of its own
 

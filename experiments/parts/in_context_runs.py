@@ -1,15 +1,17 @@
 """One run of experiments.control.offline with algorithm.fn "t2mir": several tasks at once, told apart in context.
 
 The tasks are those of continual.values, of which nothing is observed but the rewards; those of continual.held_out are
-evaluated only. What is cloned is the scripted expert's action of each task where its data have been.
+evaluated only. What is cloned is the scripted expert's action of each task where its data have been. With "t2mir_ad"
+it is what a learner did in its history (history_runs).
 
 In the evaluation the policy lives prompt.rounds episodes of each task, the first without a prompt, each later one with
 its own last prompt.episodes. eval/return and eval/normalized are of the last, means over the trained tasks,
 eval/held_out is eval/normalized of the others, eval/episode_E theirs in episode E.
 """
 
+import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -29,12 +31,12 @@ class InContextState(NamedTuple):
 
     Attributes:
       train: TrainState of the network.
-      tasks: in_context.InContext of the K trained tasks.
+      tasks: what the fit reads of the K trained tasks, in_context.InContext or their histories.
       references: float32 [K + H, 2], the returns that count as 0 and 100, also of the held-out tasks.
     """
 
     train: TrainState
-    tasks: in_context.InContext
+    tasks: Any
     references: jax.Array
 
 
@@ -145,14 +147,35 @@ def make_in_context_run(config, *, parts: int = 1, axis_name: str | None = None)
     """
     offline_runs.check_one_device(config, parts)
     check(config)
-    settings, env, prompt = control_setup.settings_of(config), control_setup.load_env(config, 1), config.prompt
-    single, shape = offline_data.make_offline_networks(config, env), env.observation_space.shape
-    fields = config.sequence.to_dict() | config.experts.to_dict()
-    model = make_expert_transformer(shape, single.distribution, single.encode, single.size, **fields)
-    load, trained = make_tasks(config, single), len(config.continual["values"])
+    fields = config.prompt
+    sizes = dict(episodes=fields.episodes, length=fields.length)
+    load = make_tasks(config, offline_data.make_offline_networks(config, control_setup.load_env(config, 1)))
 
-    def sample(tasks: in_context.InContext, key: jax.Array, size: int) -> in_context.Prompted:
-        return in_context.sample_prompts(tasks, key, size, episodes=prompt.episodes, length=prompt.length)
+    def lives(model: ExpertTransformer, params, env, key: jax.Array) -> jax.Array:
+        before = empty(model, env.num_envs, env.observation_space.shape, fields.episodes * fields.length)
+        return live(model, params, env, key, rounds=fields.rounds, max_steps=config.eval.max_steps, prompt=before)
+
+    return run_of(config, load, functools.partial(in_context.sample_prompts, **sizes), lives)
+
+
+def run_of(config, load: Callable, sample: Callable, lives: Callable, measure: Callable = lambda tasks, references: {}):
+    """A run of an ExpertTransformer on the tasks of a config that `check` has passed.
+
+    Args:
+      config: of the program.
+      load: key -> (what the fit reads of the trained tasks, references float32 [K + H, 2] of all).
+      sample: (that, key, batch_size) -> what the loss reads.
+      lives: (model, params, env of B, key) -> returns float32 [E, B] of the episodes in a row.
+      measure: (what the fit reads, references) -> metrics of the data, float32 [] by name.
+
+    Returns:
+      (init, advance, params).
+    """
+    settings, env, rounds = control_setup.settings_of(config), control_setup.load_env(config, 1), config.prompt.rounds
+    single, trained = offline_data.make_offline_networks(config, env), len(config.continual["values"])
+    fields = config.sequence.to_dict() | config.experts.to_dict()
+    space = env.observation_space.shape
+    model = make_expert_transformer(space, single.distribution, single.encode, single.size, **fields)
 
     def fit_of(values: dict[str, jax.Array]):
         result = control_setup.with_values(settings, values)
@@ -161,13 +184,10 @@ def make_in_context_run(config, *, parts: int = 1, axis_name: str | None = None)
     def returns(train: TrainState) -> jax.Array:
         """float32 [K + H, E], means over eval.num_episodes lives."""
         key = jax.random.fold_in(jax.random.fold_in(train.rng, 2**31 - 1), train.step)
-        count = config.eval.num_episodes
-        before = empty(model, count, shape, prompt.episodes * prompt.length)
 
         def one(value: jax.Array) -> jax.Array:
-            options = dict(rounds=prompt.rounds, max_steps=config.eval.max_steps, prompt=before)
-            env = control_setup.load_env(task_of(config, value), count)
-            return jnp.mean(live(model, train.params, env, key, **options), axis=1)
+            env = control_setup.load_env(task_of(config, value), config.eval.num_episodes)
+            return jnp.mean(lives(model, train.params, env, key), axis=1)
 
         return jax.lax.map(one, values_of(config))
 
@@ -182,7 +202,8 @@ def make_in_context_run(config, *, parts: int = 1, axis_name: str | None = None)
         scores = offline_data.normalized(found, low, high)
         unseen = jnp.mean(scores[trained:], axis=0)
         metrics |= {"eval/return": jnp.mean(found[:trained, -1]), "eval/normalized": jnp.mean(scores[:trained, -1])}
-        metrics |= {"eval/held_out": unseen[-1]} | {f"eval/episode_{e}": unseen[e] for e in range(prompt.rounds)}
+        metrics |= {"eval/held_out": unseen[-1]} | {f"eval/episode_{e}": unseen[e] for e in range(rounds)}
+        metrics |= measure(state.tasks, state.references)
         return state._replace(train=train), jax.tree.map(jnp.float32, metrics)
 
     return init, advance, lambda state: state.train.params

@@ -10,7 +10,7 @@ A method is a Recipe (recipe.py): a loss of all its networks. A config names one
     histories                                history.py         one of these on codes of what was seen so far
     oer                                      continual.py       tasks one after the other, with a little of the old ones
     hypercrl                                 hypernetwork.py    the same for a model that is planned with
-    t2mir                                    in_context.py      several tasks, told apart by what was seen so far
+    t2mir, t2mir_ad                          in_context.py      several tasks, told apart by what was seen so far
     psec                                     skills.py          skills as adapters of one policy, and their composition
     bq_nco                                   tours.py           cloning of parts of optimal tours
 """
@@ -20,11 +20,11 @@ from rl_jax.control.offline.continual import oer
 from rl_jax.control.offline.hindsight import oppo
 from rl_jax.control.offline.history import histories
 from rl_jax.control.offline.hypernetwork import hypercrl
-from rl_jax.control.offline.in_context import t2mir
+from rl_jax.control.offline.in_context import t2mir, t2mir_ad
 from rl_jax.control.offline.in_sample import awr, bc, dual, filtered_bc, iql, recoil, xql
 from rl_jax.control.offline.sequence import dt, mo_dt, region_dt
 from rl_jax.control.offline.skills import psec
 from rl_jax.control.offline.tours import bq_nco
 
 __all__ = ["a2pr", "awr", "bc", "cql", "dt", "dual", "filtered_bc", "iql", "mo_dt", "oer", "oppo", "recoil", "td3_bc"]
-__all__ += ["bq_nco", "histories", "hypercrl", "psec", "region_dt", "t2mir", "xql"]
+__all__ += ["bq_nco", "histories", "hypercrl", "psec", "region_dt", "t2mir", "t2mir_ad", "xql"]

@@ -8,8 +8,12 @@ The token-wise gate is noisy while learning, so that experts can be shared out o
 gate is told to say the same of contexts of the same task (losses.experts). Source: arXiv 2506.05426 (T2MIR), the model
 of NJU-RL/T2MIR, T2MIR-DPT: gates are tanh layers of E units, the query comes first, a step's own action and reward are
 not read by its token. Here time is encoded by sines, and experts have no biases and no dropout.
+
+The same model reads histories (`imitate`, the paper's T2MIR-AD): no query, a step's number is its time in its episode,
+and the action of each step is predicted from the token of its observation.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from typing import NamedTuple
@@ -46,7 +50,7 @@ class Routed(NamedTuple):
 
     Attributes:
       outputs: float32 [B, 1 + T, distribution.num_outputs] for the query; the first reads nothing else, those of
-        step t the steps before it and its observation.
+        step t the steps before it and its observation. Of `imitate` [B, T, distribution.num_outputs], for each step.
       uneven: float32 [], losses.experts.even_loads of the token-wise experts.
       queries: float32 [B, E], mean over the real tokens of the task-wise gate's logits, or probabilities.
       keys: float32 [B, E], those of the slow gate.
@@ -64,6 +68,7 @@ class ExpertTransformer(NamedTuple):
     Attributes:
       init: (key) -> params.
       apply: (params, queries float32 [B, *shape], Prompt, slow gate, key or None) -> Routed; None: gates without noise.
+      imitate: (params, Prompt, times int32 [B, T] in the episodes, slow gate, key or None) -> Routed.
       distribution: of the actions.
       encode: actions -> float32 [..., A].
       size: A.
@@ -72,6 +77,7 @@ class ExpertTransformer(NamedTuple):
 
     init: Callable
     apply: Callable
+    imitate: Callable
     distribution: Distribution
     encode: Callable
     size: int
@@ -109,7 +115,8 @@ def make_expert_transformer(
       chosen: experts of a token in each mixture, 2 published.
       noise: smallest deviation of the token-wise gate's noise.
       pooled: the task-wise gate reads the mean token of a row, and all tokens of the row take the same experts, as in
-        PointRobot and Meta-World; False: it reads each token, as in the others.
+        PointRobot and Meta-World; False: it reads each token, as in the others. While `imitate` learns, the mean has
+        the row's later steps, too, and the predicted actions, as in the public code.
       contrast_probs: the contrast compares probabilities, as some of T2MIR-AD's; False: logits, as all of T2MIR-DPT's.
 
     Raises:
@@ -139,24 +146,22 @@ def make_expert_transformer(
             "contrast": {"kernel": jax.random.normal(contrast_key, (task_experts, task_experts))},
         }
 
+    options = dict(layers=layers, heads=heads, chosen=chosen, noise=noise, pooled=pooled, probs=contrast_probs)
+    through = functools.partial(_through, **options)
+
     def apply(params: Params, queries: chex.Array, prompt: Prompt, slow: Params, key: chex.PRNGKey | None = None):
         own, (rows, length) = params["sequence"], prompt.mask.shape
-        x, seen = _tokens(own, queries, prompt)
-        # A token sees itself, so that a masked one has something to attend to.
-        causal, itself = np.tril(np.ones((x.shape[1],) * 2, bool)), np.eye(x.shape[1], dtype=bool)
-        visible = (causal[None] & seen[:, None, :]) | itself[None]
-        for i in range(layers):
-            x = x + attend(norm(x) @ own[f"qkv_{i}"], visible, heads) @ own[f"out_{i}"]
-            if i < layers - 1:
-                x = x + jax.nn.gelu(norm(x) @ own[f"up_{i}"]) @ own[f"down_{i}"]
-        normed = norm(x)
-        by_token, uneven = _by_token(own, normed, seen, key, chosen=chosen, noise=noise)
-        by_task, said, slowly = _by_task(params, normed, seen, slow, chosen, pooled=pooled, probs=contrast_probs)
-        x = norm(x + jnp.concatenate([by_token, by_task], axis=2))
+        x, *routed = through(params, *_tokens(own, queries, prompt), slow, key)
         states = x[:, 1:].reshape(rows, length, 3, width)[:, :, 0]
-        return Routed(jnp.concatenate([x[:, :1], states], axis=1) @ own["head"], uneven, said, slowly)
+        return Routed(jnp.concatenate([x[:, :1], states], axis=1) @ own["head"], *routed)
 
-    return ExpertTransformer(init, apply, distribution, encode, size)
+    def imitate(params: Params, prompt: Prompt, times: chex.Array, slow: Params, key: chex.PRNGKey | None = None):
+        chex.assert_equal_shape([times, prompt.mask])
+        own, shape = params["sequence"], (*prompt.mask.shape, 3, width)
+        x, *routed = through(params, *_steps(own, prompt, _timed(own, times)), slow, key)
+        return Routed(x.reshape(shape)[:, :, 0] @ own["head"], *routed)
+
+    return ExpertTransformer(init, apply, imitate, distribution, encode, size)
 
 
 def newest(outputs: chex.Array, mask: chex.Array) -> chex.Array:
@@ -173,23 +178,51 @@ def _gate_shapes(width: int, count: int) -> dict[str, tuple[int, int]]:
     return {"up": (width, count), "down": (count, count)}
 
 
-def _tokens(own: Params, queries: chex.Array, prompt: Prompt) -> tuple[chex.Array, chex.Array]:
-    """(tokens [B, 1 + 3 T, width], bool [B, 1 + 3 T], the real ones)."""
-    chex.assert_rank(prompt.mask, 2)
-    (rows, length), width = prompt.mask.shape, own["kind"].shape[1]
-    number = jnp.cumsum(prompt.mask, axis=1, dtype=jnp.int32)  # of the step; 0 is the query
-    number = jnp.concatenate([jnp.zeros((rows, 1), jnp.int32), number], axis=1)
+def _through(params: Params, x: chex.Array, seen: chex.Array, slow: Params, key: chex.PRNGKey | None, **options):
+    """The blocks over tokens [B, T, width], of which `seen` are real: (tokens, uneven, queries, keys), as in Routed."""
+    own, layers, heads, chosen = params["sequence"], options["layers"], options["heads"], options["chosen"]
+    # A token sees itself, so that a masked one has something to attend to.
+    causal, itself = np.tril(np.ones((x.shape[1],) * 2, bool)), np.eye(x.shape[1], dtype=bool)
+    visible = (causal[None] & seen[:, None, :]) | itself[None]
+    for i in range(layers):
+        x = x + attend(norm(x) @ own[f"qkv_{i}"], visible, heads) @ own[f"out_{i}"]
+        if i < layers - 1:
+            x = x + jax.nn.gelu(norm(x) @ own[f"up_{i}"]) @ own[f"down_{i}"]
+    normed = norm(x)
+    by_token, uneven = _by_token(own, normed, seen, key, chosen=chosen, noise=options["noise"])
+    kinds = dict(pooled=options["pooled"], probs=options["probs"])
+    by_task, said, slowly = _by_task(params, normed, seen, slow, chosen, **kinds)
+    return norm(x + jnp.concatenate([by_token, by_task], axis=2)), uneven, said, slowly
+
+
+def _timed(own: Params, number: chex.Array) -> chex.Array:
+    """The embedding of steps' numbers, int [B, T] -> [B, T, width]."""
     phase = number[:, :, None] * (2.0 * np.pi / PERIODS)[None, None, :]
-    time = jnp.concatenate([jnp.sin(phase), jnp.cos(phase)], axis=-1) @ own["time"]
-    first = queries.reshape(rows, 1, -1).astype(jnp.float32) @ own["observation"] + own["kind"][None, None, 3]
+    return jnp.concatenate([jnp.sin(phase), jnp.cos(phase)], axis=-1) @ own["time"]
+
+
+def _steps(own: Params, prompt: Prompt, time: chex.Array) -> tuple[chex.Array, chex.Array]:
+    """(tokens [B, 3 T, width], bool [B, 3 T], the real ones). time: [B, T, width], as `_timed`."""
+    chex.assert_rank(prompt.mask, 2)
+    rows, length = prompt.mask.shape
     kinds = [
         prompt.observations.reshape(rows, length, -1).astype(jnp.float32) @ own["observation"],
         prompt.actions @ own["action"],
         prompt.rewards[:, :, None] @ own["reward"],
     ]
-    kinds = [x + time[:, 1:] + own["kind"][None, None, i] for i, x in enumerate(kinds)]
-    steps = jnp.stack(kinds, axis=2).reshape(rows, 3 * length, width)
-    seen = jnp.concatenate([jnp.ones((rows, 1), bool), jnp.repeat(prompt.mask, 3, axis=1)], axis=1)
+    kinds = [x + time + own["kind"][None, None, i] for i, x in enumerate(kinds)]
+    return jnp.stack(kinds, axis=2).reshape(rows, 3 * length, -1), jnp.repeat(prompt.mask, 3, axis=1)
+
+
+def _tokens(own: Params, queries: chex.Array, prompt: Prompt) -> tuple[chex.Array, chex.Array]:
+    """(tokens [B, 1 + 3 T, width], bool [B, 1 + 3 T], the real ones): the query, then the steps."""
+    chex.assert_rank(prompt.mask, 2)
+    rows = len(prompt.mask)
+    number = jnp.cumsum(prompt.mask, axis=1, dtype=jnp.int32)  # of the step; 0 is the query
+    time = _timed(own, jnp.concatenate([jnp.zeros((rows, 1), jnp.int32), number], axis=1))
+    first = queries.reshape(rows, 1, -1).astype(jnp.float32) @ own["observation"] + own["kind"][None, None, 3]
+    steps, seen = _steps(own, prompt, time[:, 1:])
+    seen = jnp.concatenate([jnp.ones((rows, 1), bool), seen], axis=1)
     return jnp.concatenate([first + time[:, :1], steps], axis=1), seen
 
 
