@@ -4,8 +4,10 @@
     python -m experiments.tools.serene --search=stax --seeds=1
 
 TAXONS and STAX are not told where an episode ended: they have a picture of it, and compare an autoencoder's codes. A
-table of what each search has found with the same number of episodes: the share of seeds that were paid at all, the best
-reward, and the share of a 10 x 10 raster of final places that the archive and the last population cover.
+table of what each search has found with the same number of episodes: the share of seeds that were paid at all, the
+best reward, and the share of a 10 x 10 raster of final places that the archive and the last population cover.
+Measured with 8,000 episodes, means of two seeds: evolution has a best reward of .08 and covers .28, novelty .42 and
+.58, SERENE .85 and .56, TAXONS .32 and .57, STAX .34 and .60.
 """
 
 import argparse
