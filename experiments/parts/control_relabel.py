@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+from experiments.parts import image_encoders
 from experiments.parts.annotators import make_annotator
 from rl_jax import envs
 from rl_jax.control import algorithm, relabelling
@@ -33,6 +34,7 @@ def make_relabel(settings: dict[str, Any], env: envs.Vector, agent, axis_name) -
         axis_name=axis_name,
         make_net=make_net,
         make_annotator=make_annotator,
+        make_encoder=image_encoders.make_encoder,
     )
     fn = bind(spec, relabelling, **known)
     if missing := sorted(needs(fn)):

@@ -1,5 +1,6 @@
 """Missing actions and rewards of a dataset, hidden and filled in again as config.labels says."""
 
+import functools
 import math
 from collections.abc import Callable
 
@@ -7,10 +8,13 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from experiments.parts import image_encoders
 from rl_jax import reward_model
 from rl_jax.control import reward_learning
 from rl_jax.control.offline import data as datasets
 from rl_jax.control.offline import labelling, transported
+from rl_jax.control.segments import SegmentPairs
+from rl_jax.core.types import StepInputs
 from rl_jax.models.agents.offline_networks import OfflineNetworks, make_networks
 from rl_jax.models.agents.reward_network import make_reward_network
 
@@ -38,6 +42,7 @@ def make_labels(config, networks: OfflineNetworks, env, collected: Callable | No
         "actions": _actions,
         "rewards": _rewards,
         "preferences": lambda *args: _preferences(*args, collected),
+        "images": _images,
     }
     if config.labels.missing not in makers:
         raise ValueError(f"labels.missing={config.labels.missing!r} is none of '', {', '.join(map(repr, makers))}")
@@ -91,6 +96,43 @@ def _rewards(config, networks: OfflineNetworks, env) -> Callable:
         observations = data.steps.observations.reshape(len(data.time), -1)
         rewards = reward_learning.learned(network.apply, reward, observations, networks.encode(data.steps.actions))
         return labelling.with_rewards(data, rewards, discount=config.dataset.discount), metrics
+
+    return learn
+
+
+def _images(config, networks: OfflineNetworks, env) -> Callable:
+    """Rewards of pictures, learned from pairs that a CLIP labels by a text of the goal (arXiv 2411.05273)."""
+    fields = config.labels
+    if not fields.goal.strip() or not fields.margin >= 0.0:
+        raise ValueError(f"labels.goal={fields.goal!r} must be a text, and labels.margin={fields.margin} 0 or more")
+    eyes = image_encoders.make_encoder(fields.encoder, fields.picture.to_dict())
+    goal = eyes.texts((fields.goal,))[0]
+    network = make_reward_network(len(goal), action_size=1, members=fields.members, hidden=(32,))
+    objective = reward_model.Objective(members=fields.members)
+
+    def learn(data: datasets.OfflineData, key: jax.Array):
+        pair_key, held_key, fit_key = jax.random.split(key, 3)
+        codes = eyes.images(data.steps.next_observations.reshape(len(data.time), -1))
+        no_action = jnp.zeros((len(codes), 1))  # the reward is of the picture alone
+        steps, mask = StepInputs(codes[:, None], no_action[:, None]), jnp.ones((len(codes), 1), bool)
+        asked = functools.partial(labelling.sure_pairs, scores=codes @ goal, margin=fields.margin)
+        (pairs, sure), (held, _) = asked(pair_key, count=fields.num_pairs), asked(held_key, count=200)
+        reward, metrics = reward_learning.learn_reward(
+            network,
+            fit_key,
+            SegmentPairs(steps, mask, pairs),
+            SegmentPairs(steps, mask, held),
+            objective,
+            optax.adam(fields.learning_rate),
+            to_env=lambda actions: actions,
+            center=fields.center,
+            updates=fields.updates,
+            batch_size=64,
+        )
+        true = data.steps.rewards[pairs]  # hidden from the method, for the metric alone
+        rewards = reward_learning.learned(network.apply, reward, codes, no_action)
+        found = {"labels/sure": sure, "labels/right": jnp.mean((true[:, 0] > true[:, 1]).astype(jnp.float32))}
+        return labelling.with_rewards(data, rewards, discount=config.dataset.discount), metrics | found
 
     return learn
 

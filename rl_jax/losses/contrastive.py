@@ -2,6 +2,7 @@
 
 info_nce   -log exp(h_ii) / sum_j exp(h_ij);  scores that say nothing give log B         1807.03748; TACO 2306.13229
 two_sided  info_nce of two views, each against both views of others       SupCon 2004.11362; CLAM 2401.00132
+matching   -mean_{j right} log softmax_j h_ij, where equal captions are all right           CLIP 2103.00020
 robust     min_{tau >= tau_0} tau log mean_{j != i} exp((h_ij - h_ii) / tau) + tau rho        iSogCLR 2305.11965
 anchored   the same in small steps: a moving average of the mean and a tau for each anchor    iSogCLR 2305.11965
 """
@@ -27,6 +28,23 @@ def info_nce(scores: chex.Array, valid: chex.Array | None = None) -> chex.Array:
         ahead = jax.nn.logsumexp(jnp.where(valid[None, :], scores, -1e30), axis=1)
         return jnp.where(valid, ahead, 0.0) - own
     return jax.nn.logsumexp(scores, axis=1) - jnp.diagonal(scores)
+
+
+def matching(scores: chex.Array, right: chex.Array) -> chex.Array:
+    """-mean_{j: right_ij} log softmax_j h_ij, float [B]: `info_nce` if several candidates may be right.
+
+    CLIP's loss is the mean of it over the scores and their transpose; with a caption of its own for each image, `right`
+    is the identity (arXiv 2103.00020, figure 3). That equal captions are all right is a choice made here.
+
+    Args:
+      scores: float [B, B], differentiated; row i: anchor i against every candidate.
+      right: bool [B, B], true on the diagonal.
+    """
+    chex.assert_rank(scores, 2)
+    chex.assert_equal_shape([scores, right])
+    chex.assert_type(right, bool)
+    log_probs = jax.nn.log_softmax(scores, axis=1)
+    return -jnp.sum(jnp.where(right, log_probs, 0.0), axis=1) / jnp.sum(right, axis=1)
 
 
 def two_sided(left: chex.Array, right: chex.Array, apart: chex.Array, *, temperature: float) -> chex.Array:

@@ -4,8 +4,10 @@ ss_orl   a few episodes have actions, the others only observations and rewards: 
          cloned on the former and labels the latter                                            arXiv 2210.06518
 BT       rewards are unknown, pairs of segments are labelled: a reward by Bradley-Terry replaces them
                                                                                  arXiv 1706.03741, 2411.05273
+unsure   the same of pairs of states, that a judge of pictures labels or says that it is unsure  arXiv 2411.05273
 """
 
+import math
 from collections.abc import Callable
 
 import chex
@@ -109,6 +111,37 @@ def segment_pairs(
     sums = segments.segment_sums(rows.steps.rewards, mask)
     steps = StepInputs(rows.steps.observations, encode(rows.steps.actions))
     return segments.SegmentPairs(steps, mask, segments.labelled_pairs(key, sums, count=count, beta=beta))
+
+
+def sure_pairs(
+    key: chex.PRNGKey, scores: chex.Array, *, count: int, margin: float | chex.Array
+) -> tuple[chex.Array, chex.Array]:
+    """Labels of a judge that says which of two is better, or that it is unsure: the sure ones of `count` random pairs.
+
+        first if s_1 - s_2 >= margin,  second if s_2 - s_1 >= margin,  else unsure, and the pair is left out
+
+    Source: arXiv 2411.05273 and its code (vsreyas/RL-VLM-F): a label is 0, 1 or -1, and -1 is not learned from. The
+    places of the unsure pairs repeat the sure ones, so that the shape is the same whatever the judge says; all are
+    pairs of a judge that is unsure of everything.
+
+    Args:
+      key: for the pairs.
+      scores: float [N]. The judge's, of each state.
+      count: pairs that the judge is asked about.
+      margin: smallest difference that it is sure of.
+
+    Returns:
+      (int32 [count, 2], the better one first, share of the pairs that it is sure of, float32 []).
+
+    Raises:
+      ValueError: if N < 2.
+    """
+    pairs = segments.labelled_pairs(key, scores, count=count, beta=math.inf)
+    gaps = scores[pairs[:, 0]] - scores[pairs[:, 1]]
+    sure = gaps >= margin
+    order = jnp.argsort(~sure, stable=True)  # the sure ones first
+    kept = jnp.where(jnp.any(sure), jnp.sum(sure), count)
+    return pairs[order[jnp.arange(count) % kept]], jnp.mean(sure.astype(jnp.float32))
 
 
 def with_rewards(data: datasets.OfflineData, rewards: chex.Array, *, discount: float) -> datasets.OfflineData:

@@ -3,6 +3,8 @@
 Each function makes an algorithm.Relabel. Its keywords are those of the config, and what the program knows: num_envs,
 observation_size, discount, distribution, axis_name, make_net (models.agents.features), make_annotator (who answers
 questions about captions). A function of anybody's own is named by its import path, "my_rewards:by_mine", with the same
+observation_size, discount, distribution, axis_name, make_net (models.agents.features), make_encoder (of images, see
+relabelling.images). A function of anybody's own is named by its import path, "my_rewards:by_mine", with the same
 keywords.
 """
 
@@ -12,6 +14,7 @@ from rl_jax.control.relabelling.captioned import by_captions
 from rl_jax.control.relabelling.coded import by_code
 from rl_jax.control.relabelling.hierarchy import by_hierarchy
 from rl_jax.control.relabelling.hindsight import by_bootstrap, by_hindsight
+from rl_jax.control.relabelling.images import by_image_goal, by_image_stages
 from rl_jax.control.relabelling.imitation import by_discriminator
 from rl_jax.control.relabelling.likelihood import by_likelihood
 from rl_jax.control.relabelling.novelty import by_archive, by_distillation, by_elliptical
@@ -32,6 +35,8 @@ __all__ = [
     "by_elliptical",
     "by_hierarchy",
     "by_hindsight",
+    "by_image_goal",
+    "by_image_stages",
     "by_importance",
     "by_lagrange",
     "by_likelihood",

@@ -12,7 +12,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from rl_jax.control.relabelling import potentials
+from rl_jax.control.relabelling import potentials, similarity
 from rl_jax.control.relabelling.base import flat
 from rl_jax.rollout.envs.steps import Transitions
 
@@ -132,7 +132,7 @@ def goal_baseline(
     """1 - |alpha proj_L(e) + (1 - alpha) e - g|^2 / 2 for unit vectors, L the line through the baseline and the goal.
 
     alpha = 0 is the cosine of e and g. Source: arXiv 2310.12921 section 3.2 (goal-baseline regularisation). Stand-in:
-    the encoder is a fixed random map, or none; there is no CLIP here.
+    the encoder is a fixed random map, or none; relabelling.by_image_goal has CLIP's.
 
     Args:
       rows: [B, T].
@@ -145,12 +145,8 @@ def goal_baseline(
     weights = jax.random.normal(jax.random.key(0), (size, features)) if features else None
 
     def embed(x: chex.Array) -> chex.Array:
-        x = jnp.tanh(x @ weights) if features else x
-        return x / jnp.maximum(jnp.linalg.norm(x, axis=-1, keepdims=True), 1e-8)
+        return similarity.unit(jnp.tanh(x @ weights) if features else x)
 
-    ends = embed(jnp.asarray([goal, baseline], jnp.float32))
-    state, end, start = embed(flat(rows.next_observations)), ends[:1], ends[1:]
-    along = end - start
-    share = (state - start) @ along[0] / jnp.maximum(jnp.sum(jnp.square(along)), 1e-8)
-    mixed = alpha * (start + share[:, None] * along) + (1.0 - alpha) * state
-    return (1.0 - 0.5 * jnp.sum(jnp.square(mixed - end), axis=1)).reshape(rows.rewards.shape)
+    end, start = embed(jnp.asarray([goal, baseline], jnp.float32))
+    found = similarity.goal_baseline(embed(flat(rows.next_observations)), end, start, alpha)
+    return found.reshape(rows.rewards.shape)

@@ -105,7 +105,7 @@ def _stored_names(files: TensorFiles, family: Family) -> dict[str, str]:
     return names
 
 
-def _check_tensors(files: TensorFiles, stored: dict[str, str], expected: dict[str, tuple[int, ...]]) -> None:
+def check_tensors(files: TensorFiles, stored: dict[str, str], expected: dict[str, tuple[int, ...]]) -> None:
     """Refuses tensors that are missing, unexpected, or of another shape than `expected`."""
     problems = [f"missing tensor {name!r}" for name in expected if name not in stored]
     problems += [f"unexpected tensor {name!r}" for name in stored if name not in expected]
@@ -141,7 +141,7 @@ def _inserter(sharding) -> Callable:
     return jax.jit(insert, donate_argnums=0, out_shardings=sharding)
 
 
-def _check_finite(files: TensorFiles, name: str, part: np.ndarray) -> None:
+def check_finite(files: TensorFiles, name: str, part: np.ndarray) -> None:
     """Refuses weights that are nan or inf: every logit would be nan."""
     if not (finite := np.isfinite(part)).all():
         raise ValueError(
@@ -160,7 +160,7 @@ def _read_leaf(files: TensorFiles, stored: dict[str, str], leaf, sharding, piece
         slices[-1] = slice(slices[-1].start + offset, slices[-1].stop + offset)
         part = files.read(stored[piece.tensor], tuple(slices))
         result = np.array(part.T if piece.transposed else part, dtype=leaf.dtype, order="C")
-        _check_finite(files, stored[piece.tensor], result)
+        check_finite(files, stored[piece.tensor], result)
         return result
 
     depth = len(pieces[0].index)
@@ -239,7 +239,7 @@ def load(
     stored = _stored_names(files, family)
     if config.tied_head and _HEAD in stored:
         _check_tied(files, stored.pop(_HEAD), stored.get(family.top["embed/embedding"], _HEAD))
-    _check_tensors(files, stored, expected)
+    check_tensors(files, stored, expected)
     if shardings is None:
         places = [jax.sharding.SingleDeviceSharding(jax.devices()[0])] * len(leaves)
     else:

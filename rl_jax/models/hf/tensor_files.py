@@ -32,6 +32,10 @@ def read_json(path: pathlib.Path) -> dict:
 class TensorFiles:
     """The tensors of a folder by name.
 
+    Args:
+      folder: of the model.
+      skip: endings of names that are left out, of whatever dtype: buffers that are no weights.
+
     Attributes:
       shapes: of every tensor, from the headers.
       dtypes: of every tensor, from the headers.
@@ -41,8 +45,8 @@ class TensorFiles:
         not in DTYPES.
     """
 
-    def __init__(self, folder: pathlib.Path):
-        self.folder = folder
+    def __init__(self, folder: pathlib.Path, *, skip: tuple[str, ...] = ()):
+        self.folder, self._skip = folder, skip
         self._files, self._file_of = {}, {}
         self.shapes: dict[str, tuple[int, ...]] = {}
         self.dtypes: dict[str, str] = {}
@@ -62,6 +66,7 @@ class TensorFiles:
         for name, shard in weight_map.items():
             if not isinstance(shard, str):
                 raise ValueError(f"{folder / INDEX}: {name!r} should be in a file, not in {shard!r:.60}")
+        weight_map = {name: shard for name, shard in weight_map.items() if not name.endswith(skip)}
         for shard in sorted(set(weight_map.values())):
             if pathlib.PurePath(shard).name != shard or not (folder / shard).exists():
                 raise ValueError(f"{folder / INDEX}: the shard {shard!r} is not in the folder: fetch it")
@@ -81,6 +86,8 @@ class TensorFiles:
         except (safetensors.SafetensorError, OSError) as error:
             raise ValueError(f"{path}: truncated or not a safetensors file ({error}): fetch it again") from error
         for name in opened.keys():  # noqa: SIM118 (not a dict)
+            if name.endswith(self._skip):
+                continue
             header = opened.get_slice(name)
             self._file_of[name] = file
             self.shapes[name], self.dtypes[name] = tuple(header.get_shape()), header.get_dtype()

@@ -1,0 +1,44 @@
+"""Offline: rewards that a CLIP teaches by preferences between pictures of the data, then IQL. arXiv 2411.05273.
+
+    python -m experiments.tools.tiny_clip pointmass                                       # once: the encoder
+    python -m experiments.control.offline --config=configs/control/offline_images.py
+    python -m experiments.control.offline --config=configs/control/offline_images.py \
+        --config.labels.goal="the dot is far left and low" --config.env.goal="(-1.0, -0.5)"
+
+The data have no rewards. Pairs of their states are pictured, the one whose picture is nearer to labels.goal is the
+better one, a difference below labels.margin is "unsure" and left out; Bradley-Terry on pictures' codes gives the reward.
+labels/right is how often the environment's reward says the same, which nothing else reads. Departs: a CLIP in place of
+Gemini or GPT-4V, the environment and the data are configs/control/offline.py's pointmass.
+
+Argument: `smoke` (seconds, for CI).
+"""
+
+from configs import common, sweeps
+from configs.control import offline
+from configs.recipes import _start
+
+
+def get_config(arg: str | None = None):
+    smoke = bool(common.parse(arg, ("smoke",)))
+    config = offline.get_config("pointmass,iql,smoke" if smoke else "pointmass,iql")
+    config.name = "control_offline_images"
+    with config.unlocked():
+        config.env.goal = (1.0, 1.0)  # where the scripted behaviours go, and what evaluations measure
+        config.labels = dict(
+            missing="images",
+            encoder=f"{_start.TINY}/clip_pointmass",
+            picture=dict(fn="pointmass", size=32),
+            goal="the dot is far right and at the top",
+            margin=0.02,
+            num_pairs=16 if smoke else 1000,
+            updates=4 if smoke else 1000,
+            learning_rate=1e-3,
+            members=3,
+            center=True,
+        )
+    return config
+
+
+def sweep_seed(arg: str | None = None):
+    """Test seeds; each is a run of its own, regardless of config.num_seeds."""
+    return sweeps.product(sweeps.seeds(arg), sweeps.grid("num_seeds", (1,)))
