@@ -6,9 +6,14 @@
         --config.labels.goal="the dot is far left and low" --config.env.goal="(-1.0, -0.5)"
 
 The data have no rewards. Pairs of their states are pictured, the one whose picture is nearer to labels.goal is the
-better one, a difference below labels.margin is "unsure" and left out; Bradley-Terry on pictures' codes gives the reward.
-labels/right is how often the environment's reward says the same, which nothing else reads. Departs: a CLIP in place of
-Gemini or GPT-4V, the environment and the data are configs/control/offline.py's pointmass.
+better one, a difference below labels.margin is "unsure" and left out; Bradley-Terry on their codes gives the reward.
+labels/right is how often the environment's reward says the same, which nothing else reads. With labels.server.url a
+vision-language model is asked, in the published two questions; any server with /v1/chat/completions that takes images:
+
+    ... --config.labels.server.url=http://HOST:8000 --config.labels.server.model=NAME --config.labels.num_pairs=200
+
+Departs: the reward reads a CLIP's code of the picture in place of its pixels; the environment and the data are
+configs/control/offline.py's pointmass.
 
 Argument: `smoke` (seconds, for CI).
 """
@@ -30,7 +35,9 @@ def get_config(arg: str | None = None):
             picture=dict(fn="pointmass", size=32),
             goal="the dot is far right and at the top",
             margin=0.02,
+            server=dict(url="", model="", timeout_s=60.0, concurrency=4),
             num_pairs=16 if smoke else 1000,
+            num_held=16 if smoke else 200,
             updates=4 if smoke else 1000,
             learning_rate=1e-3,
             members=3,

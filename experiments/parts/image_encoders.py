@@ -28,12 +28,14 @@ class ImageEncoder(NamedTuple):
     """What relabelling.images asks for; see there.
 
     Attributes:
+      draw: (observations float [..., D]) -> images float [..., H, H, 3] in [0, 1].
       images: (observations float [N, D]) -> float [N, E], of length 1.
       activations: (observations float [N, D], first_layer) -> float [N, F].
       texts: (tuple of texts) -> float numpy [K, E], of length 1.
       now: (fn, *arrays) -> numpy, computed at once, also while a program is being traced.
     """
 
+    draw: Callable
     images: Callable
     activations: Callable
     texts: Callable
@@ -118,4 +120,4 @@ def make_encoder(folder: str, picture: Mapping | str) -> ImageEncoder:
     def activations(observations, first_layer: int):
         return in_chunks(lambda seen: clip.activations(params, seen, config, first_layer=first_layer), observations)
 
-    return ImageEncoder(images, activations, functools.partial(embedded, folder), now)
+    return ImageEncoder(draw, images, activations, functools.partial(embedded, folder), now)

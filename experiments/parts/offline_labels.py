@@ -1,6 +1,5 @@
 """Missing actions and rewards of a dataset, hidden and filled in again as config.labels says."""
 
-import functools
 import math
 from collections.abc import Callable
 
@@ -8,12 +7,11 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from experiments.parts import image_encoders
+from experiments.parts import image_encoders, picture_judges
 from rl_jax import reward_model
-from rl_jax.control import reward_learning
+from rl_jax.control import reward_learning, segments
 from rl_jax.control.offline import data as datasets
 from rl_jax.control.offline import labelling, transported
-from rl_jax.control.segments import SegmentPairs
 from rl_jax.core.types import StepInputs
 from rl_jax.models.agents.offline_networks import OfflineNetworks, make_networks
 from rl_jax.models.agents.reward_network import make_reward_network
@@ -101,27 +99,35 @@ def _rewards(config, networks: OfflineNetworks, env) -> Callable:
 
 
 def _images(config, networks: OfflineNetworks, env) -> Callable:
-    """Rewards of pictures, learned from pairs that a CLIP labels by a text of the goal (arXiv 2411.05273)."""
+    """Rewards of pictures, learned from pairs that a CLIP or a server labels by a text of the goal (2411.05273)."""
     fields = config.labels
     if not fields.goal.strip() or not fields.margin >= 0.0:
         raise ValueError(f"labels.goal={fields.goal!r} must be a text, and labels.margin={fields.margin} 0 or more")
+    if config.dataset.normalize_observations:
+        raise ValueError("labels.missing='images' draws observations: set dataset.normalize_observations=False")
     eyes = image_encoders.make_encoder(fields.encoder, fields.picture.to_dict())
-    goal = eyes.texts((fields.goal,))[0]
-    network = make_reward_network(len(goal), action_size=1, members=fields.members, hidden=(32,))
+    judge = picture_judges.make_judge(fields, eyes)
+    size = len(eyes.texts((fields.goal,))[0])
+    network = make_reward_network(size, action_size=1, members=fields.members, hidden=(32,))
     objective = reward_model.Objective(members=fields.members)
 
     def learn(data: datasets.OfflineData, key: jax.Array):
         pair_key, held_key, fit_key = jax.random.split(key, 3)
-        codes = eyes.images(data.steps.next_observations.reshape(len(data.time), -1))
+        seen = data.steps.next_observations.reshape(len(data.time), -1)
+        codes = eyes.images(seen)
         no_action = jnp.zeros((len(codes), 1))  # the reward is of the picture alone
         steps, mask = StepInputs(codes[:, None], no_action[:, None]), jnp.ones((len(codes), 1), bool)
-        asked = functools.partial(labelling.sure_pairs, scores=codes @ goal, margin=fields.margin)
-        (pairs, sure), (held, _) = asked(pair_key, count=fields.num_pairs), asked(held_key, count=200)
+
+        def asked(key: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
+            pairs = segments.labelled_pairs(key, jnp.zeros(len(codes)), count=count, beta=0.0)  # at random
+            return labelling.kept_pairs(pairs, judge(seen[pairs], codes[pairs]))
+
+        (pairs, sure), (held, _) = asked(pair_key, fields.num_pairs), asked(held_key, fields.num_held)
         reward, metrics = reward_learning.learn_reward(
             network,
             fit_key,
-            SegmentPairs(steps, mask, pairs),
-            SegmentPairs(steps, mask, held),
+            segments.SegmentPairs(steps, mask, pairs),
+            segments.SegmentPairs(steps, mask, held),
             objective,
             optax.adam(fields.learning_rate),
             to_env=lambda actions: actions,

@@ -78,7 +78,9 @@ class ClipConfig(NamedTuple):
 
 
 def init_params(config: ClipConfig, key: chex.PRNGKey) -> Params:
-    """Random params: matrices of deviation 1 / sqrt(inputs), embeddings of .02, scales of 1, biases of 0.
+    """Random params: matrices of deviation 1 / sqrt(inputs), tokens of .02, scales of 1, biases of 0.
+
+    Positions and the class token have the deviation 1 / sqrt(width), as in OpenAI's code for the images.
 
     Args:
       config: of the model.
@@ -107,15 +109,15 @@ def init_params(config: ClipConfig, key: chex.PRNGKey) -> Params:
     return {
         "text": {
             "tokens": normal(config.vocab_size, text.width, std=0.02),
-            "positions": normal(config.context, text.width, std=0.02),
+            "positions": normal(config.context, text.width, std=text.width**-0.5),
             "layers": layers(text),
             "norm": norm(text.width),
             "projection": normal(text.width, config.size, std=text.width**-0.5),
         },
         "vision": {
-            "class": normal(vision.width, std=0.02),
+            "class": normal(vision.width, std=vision.width**-0.5),
             "patches": normal(inputs, vision.width, std=inputs**-0.5),
-            "positions": normal(1 + config.patches, vision.width, std=0.02),
+            "positions": normal(1 + config.patches, vision.width, std=vision.width**-0.5),
             "first_norm": norm(vision.width),
             "layers": layers(vision),
             "norm": norm(vision.width),
@@ -193,9 +195,7 @@ def _look(params: Params, images: chex.Array, config: ClipConfig) -> tuple[chex.
     patches = jnp.swapaxes(pixels, 2, 3).reshape(len(images), side * side, -1) @ vision["patches"]
     first = jnp.broadcast_to(vision["class"].reshape(1, 1, -1), (len(images), 1, config.vision.width))
     x = jnp.concatenate([first, patches], axis=1) + vision["positions"][None]
-    return run_tower(
-        vision["layers"], _norm(x, vision["first_norm"], config.vision.eps), config.vision, causal=False
-    )
+    return run_tower(vision["layers"], _norm(x, vision["first_norm"], config.vision.eps), config.vision, causal=False)
 
 
 def encode_images(params: Params, images: chex.Array, config: ClipConfig) -> chex.Array:

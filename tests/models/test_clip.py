@@ -42,7 +42,7 @@ def theirs(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("theirs")
     model.save_pretrained(folder)
     images = np.random.default_rng(0).uniform(size=(3, 12, 12, 3)).astype(np.float32)
-    mean, std = (np.asarray(getattr(clip.ClipConfig, "_field_defaults")[name], np.float32) for name in ("mean", "std"))
+    mean, std = (np.asarray(clip.ClipConfig._field_defaults[name], np.float32) for name in ("mean", "std"))
     pixels = torch.from_numpy(((images - mean) / std).transpose(0, 3, 1, 2))
     with torch.no_grad():
         found = model(
@@ -104,9 +104,7 @@ def test_images_are_prepared_as_their_processor_does(tmp_path):
 
 def small_config():
     tower = clip.Tower(width=8, mlp_width=8, layers=1, heads=2)
-    return clip.ClipConfig(
-        tower, tower, vocab_size=6, context=4, end_id=5, image_size=12, patch_size=6, size=4
-    )
+    return clip.ClipConfig(tower, tower, vocab_size=6, context=4, end_id=5, image_size=12, patch_size=6, size=4)
 
 
 @pytest.fixture

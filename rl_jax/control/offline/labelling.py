@@ -7,7 +7,6 @@ BT       rewards are unknown, pairs of segments are labelled: a reward by Bradle
 unsure   the same of pairs of states, that a judge of pictures labels or says that it is unsure  arXiv 2411.05273
 """
 
-import math
 from collections.abc import Callable
 
 import chex
@@ -113,35 +112,41 @@ def segment_pairs(
     return segments.SegmentPairs(steps, mask, segments.labelled_pairs(key, sums, count=count, beta=beta))
 
 
-def sure_pairs(
-    key: chex.PRNGKey, scores: chex.Array, *, count: int, margin: float | chex.Array
-) -> tuple[chex.Array, chex.Array]:
-    """Labels of a judge that says which of two is better, or that it is unsure: the sure ones of `count` random pairs.
+def judged(scores: chex.Array, *, margin: float | chex.Array) -> chex.Array:
+    """The label of a judge with scores: 0 if the first is better, 1 if the second is, -1 if it is unsure: int32 [M].
 
-        first if s_1 - s_2 >= margin,  second if s_2 - s_1 >= margin,  else unsure, and the pair is left out
-
-    Source: arXiv 2411.05273 and its code (vsreyas/RL-VLM-F): a label is 0, 1 or -1, and -1 is not learned from. The
-    places of the unsure pairs repeat the sure ones, so that the shape is the same whatever the judge says; all are
-    pairs of a judge that is unsure of everything.
+        0 if s_1 - s_2 >= margin,  1 if s_2 - s_1 >= margin and not 0,  else -1
 
     Args:
-      key: for the pairs.
-      scores: float [N]. The judge's, of each state.
-      count: pairs that the judge is asked about.
-      margin: smallest difference that it is sure of.
+      scores: float [M, 2], of both states of each pair.
+      margin: smallest difference that the judge is sure of, 0 or more.
+    """
+    chex.assert_shape(scores, (None, 2))
+    gaps = scores[:, 0] - scores[:, 1]
+    return jnp.where(gaps >= margin, 0, jnp.where(-gaps >= margin, 1, -1)).astype(jnp.int32)
+
+
+def kept_pairs(pairs: chex.Array, labels: chex.Array) -> tuple[chex.Array, chex.Array]:
+    """The pairs that a judge is sure of, the better one first.
+
+    Source: arXiv 2411.05273 and its code (vsreyas/RL-VLM-F): a label is 0, 1 or -1, and -1 is not learned from. The
+    places of the unsure pairs repeat the sure ones, so that the shape is the same whatever the judge says; if it is
+    unsure of all, they stay as they are.
+
+    Args:
+      pairs: int32 [M, 2].
+      labels: int32 [M]: 0 the first is better, 1 the second, -1 unsure.
 
     Returns:
-      (int32 [count, 2], the better one first, share of the pairs that it is sure of, float32 []).
-
-    Raises:
-      ValueError: if N < 2.
+      (int32 [M, 2], share of the pairs with a label, float32 []).
     """
-    pairs = segments.labelled_pairs(key, scores, count=count, beta=math.inf)
-    gaps = scores[pairs[:, 0]] - scores[pairs[:, 1]]
-    sure = gaps >= margin
+    chex.assert_shape(pairs, (len(labels), 2))
+    chex.assert_type([pairs, labels], int)
+    sure = labels >= 0
+    better_first = jnp.where((labels == 1)[:, None], pairs[:, ::-1], pairs)
     order = jnp.argsort(~sure, stable=True)  # the sure ones first
-    kept = jnp.where(jnp.any(sure), jnp.sum(sure), count)
-    return pairs[order[jnp.arange(count) % kept]], jnp.mean(sure.astype(jnp.float32))
+    kept = jnp.where(jnp.any(sure), jnp.sum(sure), len(labels))
+    return better_first[order[jnp.arange(len(labels)) % kept]], jnp.mean(sure.astype(jnp.float32))
 
 
 def with_rewards(data: datasets.OfflineData, rewards: chex.Array, *, discount: float) -> datasets.OfflineData:

@@ -91,9 +91,7 @@ class Stages(NamedTuple):
     spread: np.ndarray
 
 
-def select(
-    trajectories: Sequence[np.ndarray], stages: int, *, features: int, contrast: float, width: float
-) -> Stages:
+def select(trajectories: Sequence[np.ndarray], stages: int, *, features: int, contrast: float, width: float) -> Stages:
     """Cuts demonstrations into stages, and chooses for each the features that tell it from the others.
 
         z_i = contrast |mu_i+ - mu_i-| - (sigma_i+ + sigma_i-)        the n features with the highest z

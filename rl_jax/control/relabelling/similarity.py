@@ -9,9 +9,7 @@ def unit(x: chex.Array) -> chex.Array:
     return x / jnp.maximum(jnp.linalg.norm(x, axis=-1, keepdims=True), 1e-8)
 
 
-def goal_baseline(
-    states: chex.Array, goal: chex.Array, baseline: chex.Array, alpha: float | chex.Array
-) -> chex.Array:
+def goal_baseline(states: chex.Array, goal: chex.Array, baseline: chex.Array, alpha: float | chex.Array) -> chex.Array:
     """1 - |alpha proj_L(s) + (1 - alpha) s - g|^2 / 2, L the line through the baseline b and the goal g: float [N].
 
     alpha = 0 is the cosine of s and g, alpha = 1 reads only what lies along L. Source: arXiv 2310.12921 section 3.2;

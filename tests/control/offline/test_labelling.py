@@ -101,3 +101,16 @@ def test_actions_of_a_tenth_of_the_episodes_are_enough():
 def test_refusals(fields, said):
     with pytest.raises(ValueError, match=said):
         offline_runs.make_offline_run(small("pointmass,iql,ss_orl", **fields))
+
+
+def test_a_judge_that_is_unsure_of_some_pairs():
+    """Scores 0, 1, .9: the pair of the last two is within the margin, and its place repeats a sure one."""
+    pairs = jnp.array([[0, 1], [1, 2], [2, 0], [2, 1]], jnp.int32)
+    scores = jnp.array([0.0, 1.0, 0.9])[pairs]
+    labels = labelling.judged(scores, margin=0.2)
+    assert labels.tolist() == [1, -1, 0, -1]
+    kept, sure = labelling.kept_pairs(pairs, labels)
+    assert kept.tolist() == [[1, 0], [2, 0], [1, 0], [2, 0]] and sure == 0.5
+    assert labelling.judged(scores, margin=0.0).tolist() == [1, 0, 0, 1]
+    same, none = labelling.kept_pairs(pairs, jnp.full(4, -1))
+    assert same.tolist() == pairs.tolist() and none == 0.0

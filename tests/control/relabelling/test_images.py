@@ -83,7 +83,8 @@ def test_the_features_that_tell_stages_apart_are_chosen():
     scaled = (np.concatenate(shown) - np.concatenate(shown).mean(0)) / np.maximum(np.concatenate(shown).std(0), 1e-9)
     first = np.tile(np.arange(12) < 6, 2)
     for stage, inside in enumerate((first, ~first)):
-        z = 5.0 * np.abs(scaled[inside].mean(0) - scaled[~inside].mean(0)) - scaled[inside].std(0) - scaled[~inside].std(0)
+        apart = np.abs(scaled[inside].mean(0) - scaled[~inside].mean(0))
+        z = 5.0 * apart - scaled[inside].std(0) - scaled[~inside].std(0)
         z[30] = -np.inf
         np.testing.assert_array_equal(every.chosen[stage], np.argsort(-z, kind="stable")[:39])
         np.testing.assert_allclose(stages.means[stage], scaled[inside].mean(0)[[7, 21]], rtol=1e-4)

@@ -1,0 +1,86 @@
+"""experiments/parts/picture_judges.py: what a server is asked, what its answers mean, and a CLIP in its place."""
+
+import base64
+import io
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from ml_collections import ConfigDict
+
+from experiments.parts import picture_judges
+
+
+def fields(**server):
+    known = dict(url="", model="", timeout_s=1.0, concurrency=2) | server
+    return ConfigDict(dict(goal="be bright", margin=0.5, server=known))
+
+
+EYES = types.SimpleNamespace(
+    texts=lambda texts: np.array([[0.0, 1.0]], np.float32),
+    draw=lambda seen: jnp.broadcast_to(seen[..., None, None, :1], (*seen.shape[:-1], 4, 6, 3)),
+)
+
+
+class Server:
+    """Answers as a model that compares how bright both images are, and keeps what it was asked."""
+
+    def __init__(self, *_, **options):
+        self.options, self.asked = options, []
+
+    def post(self, path, body):
+        from PIL import Image
+
+        assert path == "/v1/chat/completions" and body["model"] == "seer"
+        (message,) = body["messages"]
+        self.asked.append(message["content"])
+        if isinstance(message["content"], str):
+            said = message["content"].split("SEEN ")[1].split()[0]
+            return {"choices": [{"message": {"content": f"The label is clear.\n**{said}**"}}]}
+        assert "The goal is be bright." in message["content"][-1]["text"]
+        urls = [part["image_url"]["url"] for part in message["content"] if part["type"] == "image_url"]
+        data = [base64.b64decode(url.removeprefix("data:image/png;base64,")) for url in urls]
+        images = [np.asarray(Image.open(io.BytesIO(one))) for one in data]
+        assert images[0].shape == (4, 6, 3)
+        gap = images[0].mean() - images[1].mean()
+        return {"choices": [{"message": {"content": f"SEEN {-1 if abs(gap) < 20 else int(gap < 0)} 1 line\n0"}}]}
+
+
+def test_a_server_is_shown_both_pictures_and_asked_twice(monkeypatch):
+    servers = []
+    monkeypatch.setattr(picture_judges, "Client", lambda *a, **k: servers.append(Server(*a, **k)) or servers[-1])
+    judge = picture_judges.make_judge(fields(url="http://here:1", model="seer"), EYES)
+    seen = jnp.array([[[1.0], [0.2]], [[0.2], [1.0]], [[0.5], [0.52]]])
+    labels = jax.jit(judge)(seen, jnp.zeros((3, 2, 2)))
+    assert labels.tolist() == [0, 1, -1] and labels.dtype == jnp.int32
+    assert len(servers[0].asked) == 6 and servers[0].options == dict(timeout_s=1.0, concurrency=2)
+
+
+def test_without_a_server_the_cosines_decide():
+    codes = jnp.array([[[0.0, 1.0], [1.0, 0.0]], [[0.8, 0.6], [0.6, 0.8]]])
+    assert picture_judges.make_judge(fields(), EYES)(None, codes).tolist() == [0, -1]
+
+
+def test_an_image_is_a_png():
+    from PIL import Image
+
+    image = np.random.default_rng(0).integers(0, 256, (5, 3, 3), np.uint8)
+    data = base64.b64decode(picture_judges.url(image).partition(",")[2])
+    np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(data))), image)
+
+
+@pytest.mark.parametrize(
+    ("text", "label"),
+    [("1", 1), ("0.", 0), ("-1", -1), ("It is 1.\n\n**0**", 0), ("0\nno, rather\n1", 1), ("Image 1", -1), ("", -1)],
+)
+def test_the_label_is_a_number_alone_on_a_line(text, label):
+    assert picture_judges.label_of(text) == label
+
+
+def test_what_is_refused():
+    with pytest.raises(ValueError, match="labels.server.url is set: set labels.server.model"):
+        picture_judges.make_judge(fields(url="http://here:1"), EYES)
+    with pytest.raises(ValueError, match="expected choices with a message, found {'error': 'no'}"):
+        picture_judges.ask_server(lambda path, body: {"error": "no"}, "m", "g", *np.zeros((2, 2, 2, 3), np.uint8))
