@@ -59,7 +59,7 @@ def relabel(place: str, reward: str) -> dict:
     """config.algorithm.relabel of a word."""
     if reward == "own":
         return dict(fn="")
-    seen = dict(encoder=f"{_start.TINY}/clip_{place}", picture=dict(fn=place, size=32))
+    seen = dict(encoder=f"{_start.TINY}/clip_{place}", picture=dict(fn=place, size=16))
     if reward == "shown":
         # The paper's constants: 32 features of each stage, contrast 5.
         return dict(fn="by_image_stages", **seen, demos="", last=8, stages=3, features=32, contrast=5.0, first_layer=0)

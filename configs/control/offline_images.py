@@ -32,7 +32,7 @@ def get_config(arg: str | None = None):
         config.labels = dict(
             missing="images",
             encoder=f"{_start.TINY}/clip_pointmass",
-            picture=dict(fn="pointmass", size=32),
+            picture=dict(fn="pointmass", size=16),
             goal="the dot is far right and at the top",
             margin=0.02,
             server=dict(url="", model="", timeout_s=60.0, concurrency=4),

@@ -38,6 +38,7 @@ from rl_jax.tokenizers import load_tokenizer
 
 BEGIN, END = "<|startoftext|>", "<|endoftext|>"
 PLAIN_SHARE = 0.125
+CPU_OPTIONS = {"xla_backend_optimization_level": 1, "xla_cpu_multi_thread_eigen": False}  # compiling takes longest
 
 
 class World(NamedTuple):
@@ -111,6 +112,11 @@ WORLDS = {
     "cartpole": World((-2.4, 0.0, -0.3, 0.0), (2.4, 0.0, 0.3, 0.0), lambda x: x, _poles, "a pole and a cart"),
     "mountain_car": World((-1.2, 0.0), (0.6, 0.0), lambda x: x, _cars, "a car in a valley"),
 }
+
+
+def compiled(fn: Callable) -> Callable:
+    """jax.jit of a function, compiled quickly on a CPU."""
+    return jax.jit(fn, compiler_options=CPU_OPTIONS if jax.default_backend() == "cpu" else None)
 
 
 def drawn_states(world: World, rng: np.random.Generator, count: int) -> np.ndarray:
@@ -213,7 +219,7 @@ def train(
         same = right[:, None] == right[None]
         return 0.5 * jnp.mean(matching(scores, same) + matching(scores.T, same))
 
-    @jax.jit
+    @compiled
     def step(params, state, seen, right):
         grads = jax.grad(loss_fn)(params, seen, right)
         updates, state = optimizer.update(grads, state, params)
@@ -223,14 +229,14 @@ def train(
         seen = drawn_states(world, rng, count)
         return seen, np.asarray([place[text] for text in world.words(seen)], np.int32)
 
-    params = jax.jit(functools.partial(clip.init_params, config))(jax.random.key(seed))
-    state = jax.jit(optimizer.init)(params)
+    params = compiled(functools.partial(clip.init_params, config))(jax.random.key(seed))
+    state = compiled(optimizer.init)(params)
     for _ in range(steps):
         seen, right = batch(batch_size)
         right = np.where(rng.uniform(size=batch_size) < PLAIN_SHARE, place[world.plain], right).astype(np.int32)
         params, state = step(params, state, seen, right)
 
-    @jax.jit
+    @compiled
     def nearest(params, seen):
         texts = clip.unit(clip.encode_texts(params, tokens, config))
         scores = clip.encode_images(params, draw(seen), config) @ texts.T
@@ -244,10 +250,10 @@ def write(
     name: str,
     folder: pathlib.Path,
     *,
-    steps: int = 1500,
-    batch_size: int = 128,
-    size: int = 32,
-    layers: int = 2,
+    steps: int = 1000,
+    batch_size: int = 64,
+    size: int = 16,
+    layers: int = 1,
     seed: int = 0,
 ) -> float:
     """Trains and writes the folder of a world.
@@ -278,7 +284,7 @@ def write(
     write_tokenizer(folder, captions_of(world))
     tokenizer = load_tokenizer(folder)
     context = 2 + max(len(tokenizer.encode(text)) for text in captions_of(world))
-    some = jax.jit(draw)(drawn_states(world, np.random.default_rng(seed), 256))
+    some = compiled(draw)(drawn_states(world, np.random.default_rng(seed), 256))
     config = sizes(tokenizer, max(context, 16), np.asarray(some), layers=layers)
     params, right = train(world, draw, tokenizer, config, steps=steps, batch_size=batch_size, seed=seed)
     clip_folder.save(folder, config, params)
@@ -290,13 +296,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("world", choices=sorted(WORLDS), help="what is pictured")
     parser.add_argument("--to", type=pathlib.Path, help=f"folder; default: {_start.TINY}/clip_WORLD")
-    parser.add_argument("--steps", type=int, default=1500, help="of training; default: 1500")
-    parser.add_argument("--size", type=int, default=32, help="side of a picture in pixels; default: 32")
+    parser.add_argument("--steps", type=int, default=1000, help="of training; default: 1000")
+    parser.add_argument("--size", type=int, default=16, help="side of a picture in pixels; default: 16")
+    parser.add_argument("--layers", type=int, default=1, help="of each tower; default: 1")
     parser.add_argument("--seed", type=int, default=0, help="of weights and states; default: 0")
     options = parser.parse_args(arguments)
     folder = options.to or pathlib.Path(_start.TINY).expanduser() / f"clip_{options.world}"
     try:
-        right = write(options.world, folder, steps=options.steps, size=options.size, seed=options.seed)
+        right = write(
+            options.world, folder, steps=options.steps, size=options.size, layers=options.layers, seed=options.seed
+        )
     except (ValueError, FileExistsError) as error:
         print(error, file=sys.stderr)
         return 1

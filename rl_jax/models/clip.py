@@ -240,7 +240,7 @@ def encode_texts(params: Params, tokens: chex.Array, config: ClipConfig) -> chex
     chex.assert_rank(tokens, 2)
     chex.assert_type(tokens, int)
     text = params["text"]
-    x = text["tokens"][tokens] + text["positions"][None, : tokens.shape[1]]
+    x = jnp.asarray(text["tokens"])[tokens] + text["positions"][None, : tokens.shape[1]]
     x = _norm(run_tower(text["layers"], x, config.text, causal=True)[0], text["norm"], config.text.eps)
     ends = tokens if config.end_id == LEGACY_END else (tokens == config.end_id).astype(jnp.int32)
     return x[jnp.arange(len(tokens)), jnp.argmax(ends, axis=1)] @ text["projection"]

@@ -23,7 +23,6 @@ from rl_jax.rollout.envs.steps import Transitions
 from rl_jax.tokenizers import load_tokenizer
 
 QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_multi_thread_eigen": False}
-SIZE = 16
 CORNER, OTHER = "the dot is far right and at the top", "the dot is far left and at the bottom"
 
 
@@ -31,7 +30,7 @@ CORNER, OTHER = "the dot is far right and at the top", "the dot is far left and 
 def folder() -> pathlib.Path:
     """A trained model that the tests of this file share."""
     made = pathlib.Path(tempfile.mkdtemp()) / "clip"
-    right = tiny_clip.write("pointmass", made, steps=400, batch_size=64, size=SIZE, layers=1)
+    right = tiny_clip.write("pointmass", made, steps=400)
     assert right > 0.6, right  # of 25 captions
     return made
 
@@ -41,7 +40,7 @@ def quick(monkeypatch):
     monkeypatch.setattr(control_runs, "CPU_OPTIONS", QUICK)
 
 
-SEES = dict(fn="pointmass", size=SIZE)
+SEES = dict(fn="pointmass", size=16)
 
 
 @functools.cache
