@@ -7,6 +7,7 @@ The weights are constants of the compiled program: one copy for all runs, in no 
 """
 
 import functools
+import json
 import pathlib
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -32,14 +33,14 @@ class ImageEncoder(NamedTuple):
       images: (observations float [N, D]) -> float [N, E], of length 1.
       activations: (observations float [N, D], first_layer) -> float [N, F].
       texts: (tuple of texts) -> float numpy [K, E], of length 1.
-      now: (fn, *arrays) -> numpy, computed at once, also while a program is being traced.
+      shown: `activations` of numpy observations as numpy, computed at once, also while a program is being traced.
     """
 
     draw: Callable
     images: Callable
     activations: Callable
     texts: Callable
-    now: Callable
+    shown: Callable
 
 
 class Folder(NamedTuple):
@@ -107,8 +108,13 @@ def make_encoder(folder: str, picture: Mapping | str) -> ImageEncoder:
     Raises:
       ValueError: as for `read`, or if the picture is unknown.
     """
+    return _made(folder, json.dumps(picture if isinstance(picture, str) else dict(picture), sort_keys=True))
+
+
+@functools.lru_cache(maxsize=4)  # a program is traced several times, and demonstrations are looked at in each
+def _made(folder: str, picture: str) -> ImageEncoder:
     config, params, _ = read(folder)
-    draw = bind(picture, pictures)
+    draw = bind(json.loads(picture), pictures)
 
     def in_chunks(fn: Callable, observations):
         """fn of the pictures of the observations, CHUNK at a time."""
@@ -120,4 +126,11 @@ def make_encoder(folder: str, picture: Mapping | str) -> ImageEncoder:
     def activations(observations, first_layer: int):
         return in_chunks(lambda seen: clip.activations(params, seen, config, first_layer=first_layer), observations)
 
-    return ImageEncoder(draw, images, activations, functools.partial(embedded, folder), now)
+    @functools.lru_cache(maxsize=4)
+    def at_once(first_layer: int) -> Callable:
+        return jax.jit(lambda observations: activations(observations, first_layer))
+
+    def shown(observations: np.ndarray, first_layer: int) -> np.ndarray:
+        return now(at_once(first_layer), observations)
+
+    return ImageEncoder(draw, images, activations, functools.partial(embedded, folder), shown)

@@ -102,16 +102,16 @@ def test_the_folder_is_what_transformers_reads():
     pixels = np.moveaxis(np.asarray(clip.prepared(drawn, config)), 3, 1)
     with torch.no_grad():
         found = model(input_ids=torch.from_numpy(tokens).long(), pixel_values=torch.from_numpy(pixels.copy()))
-    np.testing.assert_allclose(eyes.now(eyes.images, seen), found.image_embeds.numpy(), atol=1e-5)
+    np.testing.assert_allclose(image_encoders.now(eyes.images, seen), found.image_embeds.numpy(), atol=1e-5)
     np.testing.assert_allclose(eyes.texts(texts), found.text_embeds.numpy(), atol=1e-5)
 
 
 def test_chunks_change_nothing(monkeypatch):
     eyes = image_encoders.make_encoder(str(folder()), SEES)
     seen = np.random.default_rng(0).uniform(-1.5, 1.5, (5, 4)).astype(np.float32)
-    whole = eyes.now(eyes.images, seen)
+    whole = image_encoders.now(eyes.images, seen)
     monkeypatch.setattr(image_encoders, "CHUNK", 2)
-    np.testing.assert_allclose(eyes.now(eyes.images, seen), whole, atol=1e-5)
+    np.testing.assert_allclose(image_encoders.now(eyes.images, seen), whole, atol=1e-5)
 
 
 def test_preferences_between_pictures_teach_a_reward():

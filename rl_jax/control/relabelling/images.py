@@ -9,7 +9,7 @@ The program makes the encoder, because recipes know no models: make_encoder(fold
     images(observations float [N, D]) -> float [N, E], of length 1
     activations(observations float [N, D], first_layer) -> float [N, F], of the layers from first_layer on
     texts(tuple of texts) -> float numpy [K, E], of length 1
-    now(fn, *arrays) -> numpy: what fn gives, computed at once and not inside the program that is being traced
+    shown(observations, first_layer) -> the same of numpy as numpy, at once and not inside a program that is traced
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -193,16 +193,17 @@ def by_image_stages(
     shown = demonstrations.read(demos, last=last).trajectories()
     eyes = make_encoder(encoder, picture)
 
-    def look(observations: chex.Array) -> chex.Array:
-        return eyes.activations(observations, first_layer)
-
-    seen = [eyes.now(look, steps) for steps in shown]
+    every = eyes.shown(np.concatenate(shown), first_layer)
+    seen = np.split(every, np.cumsum([len(steps) for steps in shown])[:-1])
     found = select(seen, stages, features=features, contrast=contrast, width=width)
     weights = 2.0 ** jnp.arange(1, stages)
     weights = weights / jnp.sum(weights)
 
+    def look(rows: Transitions) -> chex.Array:
+        return eyes.activations(flat(rows.next_observations), first_layer)
+
     def apply(state: chex.Array, rows: Transitions) -> tuple[chex.Array, Transitions]:
-        paid = stage_rewards(look(flat(rows.next_observations)), found)[:, 1:] @ weights
+        paid = stage_rewards(look(rows), found)[:, 1:] @ weights
         rewards = paid.reshape(rows.rewards.shape) + keep * rows.rewards
         return mean_of(paid, axis_name), rows._replace(rewards=jax.lax.stop_gradient(rewards))
 
