@@ -4,6 +4,9 @@
     python -m experiments.control.ppo --config=configs/control/images.py:pointmass
     python -m experiments.control.ppo --config=configs/control/images.py:pointmass \
         --config.algorithm.relabel.goal="the dot is far left and low" --config.env.goal="(-1.0, -0.5)"
+    python -m experiments.control.ppo --config=configs/control/images.py:own --workdir=runs/own
+    python -m experiments.control.ppo --config=configs/control/images.py:shown \
+        --config.algorithm.relabel.demos=runs/own/episodes.jsonl
 
 Arguments: an environment, `pointmass` (the default: the goal is in the upper right corner), `pendulum`, `mountain_car`;
 a reward, `text` (VLM-RM, arXiv 2310.12921; the default), `shown` (stages of demonstrations, arXiv 1612.06699:
@@ -14,7 +17,7 @@ they measure. The encoder is any folder of a CLIP (algorithm.relabel.encoder); d
 
 from configs import common, sweeps
 from configs.control import control_common
-from configs.recipes import _start
+from configs.recipes._start import TINY
 
 ENVIRONMENTS = {
     "pointmass": dict(
@@ -59,7 +62,7 @@ def relabel(place: str, reward: str) -> dict:
     """config.algorithm.relabel of a word."""
     if reward == "own":
         return dict(fn="")
-    seen = dict(encoder=f"{_start.TINY}/clip_{place}", picture=dict(fn=place, size=16))
+    seen = dict(encoder=f"{TINY}/clip_{place}", picture=dict(fn=place, size=16))
     if reward == "shown":
         # The paper's constants: 32 features of each stage, contrast 5.
         return dict(fn="by_image_stages", **seen, demos="", last=8, stages=3, features=32, contrast=5.0, first_layer=0)

@@ -19,19 +19,19 @@ Argument: `smoke` (seconds, for CI).
 """
 
 from configs import common, sweeps
-from configs.control import offline
-from configs.recipes import _start
+from configs.control.offline import get_config as offline
+from configs.recipes._start import TINY
 
 
 def get_config(arg: str | None = None):
     smoke = bool(common.parse(arg, ("smoke",)))
-    config = offline.get_config("pointmass,iql,smoke" if smoke else "pointmass,iql")
+    config = offline("pointmass,iql,smoke" if smoke else "pointmass,iql")
     config.name = "control_offline_images"
     with config.unlocked():
         config.env.goal = (1.0, 1.0)  # where the scripted behaviours go, and what evaluations measure
         config.labels = dict(
             missing="images",
-            encoder=f"{_start.TINY}/clip_pointmass",
+            encoder=f"{TINY}/clip_pointmass",
             picture=dict(fn="pointmass", size=16),
             goal="the dot is far right and at the top",
             margin=0.02,
