@@ -3,7 +3,7 @@
     python -m experiments.tools.tiny_clip pointmass                                       # once: the encoder
     python -m experiments.control.ppo --config=configs/control/images.py:pointmass
     python -m experiments.control.ppo --config=configs/control/images.py:pointmass \
-        --config.algorithm.relabel.goal="the dot is far left and low" --config.env.goal="(-1.0, -0.5)"
+        --config.algorithm.relabel.goal="the dot is far left and at the bottom" --config.env.goal="(-1.5, -1.5)"
     python -m experiments.control.ppo --config=configs/control/images.py:own --workdir=runs/own
     python -m experiments.control.ppo --config=configs/control/images.py:shown \
         --config.algorithm.relabel.demos=runs/own/episodes.jsonl
@@ -21,7 +21,7 @@ from configs.recipes._start import TINY
 
 ENVIRONMENTS = {
     "pointmass": dict(
-        env=dict(name="probes/pointmass", goal=(1.0, 1.0)),
+        env=dict(name="probes/pointmass", goal=(1.5, 1.5)),
         sample=dict(num_envs=16, num_steps=40),
         algorithm=dict(advantage=dict(discount=0.9), entropy_coef=0.003, normalize_rewards=True),
         train=dict(total_steps=100_000, optimizer=dict(learning_rate=1e-3)),

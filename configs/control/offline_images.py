@@ -3,7 +3,7 @@
     python -m experiments.tools.tiny_clip pointmass                                       # once: the encoder
     python -m experiments.control.offline --config=configs/control/offline_images.py
     python -m experiments.control.offline --config=configs/control/offline_images.py \
-        --config.labels.goal="the dot is far left and low" --config.env.goal="(-1.0, -0.5)"
+        --config.labels.goal="the dot is far left and at the bottom" --config.env.goal="(-1.5, -1.5)"
 
 The data have no rewards. Pairs of their states are pictured, the one whose picture is nearer to labels.goal is the
 better one, a difference below labels.margin is "unsure" and left out; Bradley-Terry on their codes gives the reward.
@@ -28,7 +28,7 @@ def get_config(arg: str | None = None):
     config = offline("pointmass,iql,smoke" if smoke else "pointmass,iql")
     config.name = "control_offline_images"
     with config.unlocked():
-        config.env.goal = (1.0, 1.0)  # where the scripted behaviours go, and what evaluations measure
+        config.env.goal = (1.5, 1.5)  # where the scripted behaviours go, and what evaluations measure
         config.labels = dict(
             missing="images",
             encoder=f"{TINY}/clip_pointmass",

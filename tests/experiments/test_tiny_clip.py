@@ -45,7 +45,7 @@ SEES = dict(fn="pointmass", size=16)
 
 @functools.cache
 def returns():
-    """eval/return of each of 3 seeds after 30 updates: minus the distance to (1, 1), summed over 20 steps."""
+    """eval/return of each of 3 seeds after 30 updates: minus the distance to the corner, summed over 20 steps."""
     config = configs.get_config("pointmass")
     config.network.hidden = (32,)
     config.train.total_steps = 30 * 16 * 40
@@ -60,7 +60,7 @@ def returns():
 
 
 def test_a_goal_in_words_is_reached_without_the_environments_reward():
-    """Random actions have about -28."""
+    """Random actions have -45, the scripted expert -6."""
     assert (returns() > -20.0).all(), returns()
 
 
@@ -78,7 +78,7 @@ def test_the_text_says_where_to():
     words = configs.get_config("pointmass").algorithm.relabel.to_dict() | dict(encoder=str(folder()), picture=SEES)
     there, away = (paid_on_the_way(words | dict(goal=goal)) for goal in (CORNER, OTHER))
     for paid in (there, away[::-1]):
-        assert paid.argmax() >= 7 and paid[-1] > paid[4] + 0.1 > paid[0], paid
+        assert paid.argmax() >= 7 and paid[-1] > paid[:6].max() + 0.1, paid
 
 
 def test_the_folder_is_what_transformers_reads():
@@ -138,14 +138,14 @@ def test_stages_of_pictures_lead_to_where_the_demonstrations_end(tmp_path):
     rows = []
     for start in np.random.default_rng(0).uniform(-1.0, 0.3, (4, 2)):
         share = np.minimum(np.arange(21) / 8, 1.0)[:, None]
-        seen = np.concatenate([start + share * (1.0 - start), np.zeros((21, 2))], axis=1)
+        seen = np.concatenate([start + share * (1.5 - start), np.zeros((21, 2))], axis=1)
         rows.append({"observations": {"shape": [4], "values": seen.tolist()}, "actions": [[0.0, 0.0]] * 20})
     path = tmp_path / "episodes.jsonl"
     path.write_text("".join(json.dumps(row | {"rewards": [0.0] * 20}) + "\n" for row in rows))
     config = configs.get_config("pointmass,shown")
     relabel = config.algorithm.relabel.to_dict()
     paid = paid_on_the_way(relabel | dict(demos=str(path), last=4, encoder=str(folder()), picture=SEES))
-    assert paid.argmax() >= 7 and paid[-2] > paid[4] + 0.5 and paid[-2] > paid[0] + 0.5, paid
+    assert paid.argmax() >= 7 and paid[-1] > paid[:6].max() + 0.5, paid
 
 
 def test_words_of_the_configs():
