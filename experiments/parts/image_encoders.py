@@ -56,7 +56,7 @@ def read(folder: str) -> Folder:
     """The model and the tokenizer of a folder; the last two are kept.
 
     Raises:
-      ValueError: if the folder is missing, or is no CLIP with a tokenizer.
+      ValueError: if the folder is missing, is no CLIP with a tokenizer, or they end texts with different tokens.
     """
     path = pathlib.Path(folder).expanduser()
     if not folder or not path.is_dir():
@@ -67,6 +67,11 @@ def read(folder: str) -> Folder:
     config, params = clip_folder.load(path)
     tokenizer = load_tokenizer(path)
     check_vocabulary(tokenizer, config.vocab_size, path)
+    if config.end_id not in (clip.LEGACY_END, tokenizer.eos_id):
+        raise ValueError(
+            f"encoder={folder!r}: eos_token_id of text_config is {config.end_id}, but the tokenizer ends texts with "
+            f"{tokenizer.eos_id}: the files belong to different models"
+        )
     return Folder(config, params, tokenizer)
 
 

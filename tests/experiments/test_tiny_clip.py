@@ -3,6 +3,7 @@
 import functools
 import json
 import pathlib
+import shutil
 import tempfile
 
 import jax
@@ -170,6 +171,12 @@ def test_what_is_refused(tmp_path, capsys):
         image_encoders.make_encoder("nowhere", "pointmass")
     with pytest.raises(ValueError, match="rl_jax.envs.pictures has no function 'painting'"):
         image_encoders.make_encoder(str(folder()), "painting")
+    other = shutil.copytree(folder(), tmp_path / "other")
+    (other / "config.json").write_text(
+        (other / "config.json").read_text().replace('"eos_token_id": 1', '"eos_token_id": 7')
+    )
+    with pytest.raises(ValueError, match="text_config is 7, but the tokenizer ends texts with 1"):
+        image_encoders.read(str(other))
     with pytest.raises(ValueError, match="unknown world 'sea'"):
         tiny_clip.write("sea", tmp_path)
     with pytest.raises(ValueError, match="size=10 must be a multiple of 4"):
