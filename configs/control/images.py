@@ -4,7 +4,8 @@
     python -m experiments.control.ppo --config=configs/control/images.py:pointmass
     python -m experiments.control.ppo --config=configs/control/images.py:pointmass \
         --config.algorithm.relabel.goal="the dot is far left and at the bottom" --config.env.goal="(-1.5, -1.5)"
-    python -m experiments.control.ppo --config=configs/control/images.py:own --workdir=runs/own
+    python -m experiments.control.ppo --config=configs/control/images.py:own --workdir=runs/own \
+        --config.log_every=5 --config.checkpoint.every=5
     python -m experiments.control.ppo --config=configs/control/images.py:shown \
         --config.algorithm.relabel.demos=runs/own/episodes.jsonl
 
@@ -65,7 +66,7 @@ def relabel(place: str, reward: str) -> dict:
     seen = dict(encoder=f"{TINY}/clip_{place}", picture=dict(fn=place, size=16))
     if reward == "shown":
         # The paper's constants: 32 features of each stage, contrast 5.
-        return dict(fn="by_image_stages", **seen, demos="", last=1, stages=3, features=32, contrast=5.0, first_layer=0)
+        return dict(fn="by_image_stages", **seen, demos="", last=8, stages=3, features=32, contrast=5.0, first_layer=0)
     goal, baseline = TEXTS[place]
     return dict(fn="by_image_goal", **seen, goal=goal, baseline=baseline, alpha=0.5, scale=1.0, keep=0.0)
 

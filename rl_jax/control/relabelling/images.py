@@ -157,7 +157,7 @@ def by_image_stages(
     encoder: str,
     picture: Mapping | str,
     demos: str = "",
-    last: int = 1,
+    last: int = 8,
     stages: int = 2,
     features: int = 32,
     contrast: float = 5.0,
