@@ -2,10 +2,8 @@
 
 Each function makes an algorithm.Relabel. Its keywords are those of the config, and what the program knows: num_envs,
 observation_size, discount, distribution, axis_name, make_net (models.agents.features), make_annotator (who answers
-questions about captions). A function of anybody's own is named by its import path, "my_rewards:by_mine", with the same
-observation_size, discount, distribution, axis_name, make_net (models.agents.features), make_encoder (of images, see
-relabelling.images). A function of anybody's own is named by its import path, "my_rewards:by_mine", with the same
-keywords.
+questions about captions), make_encoder (of images, see relabelling.images). A function of anybody's own is named by its
+import path, "my_rewards:by_mine", with the same keywords.
 """
 
 from rl_jax.control.relabelling.aligned import by_aligned_transport
