@@ -14,8 +14,8 @@ ours. Arguments: `model` (the reward model), `frozen` (the control: it is not tr
 """
 
 from configs import common, sweeps
-from configs.preferences import reward_models
 from configs.preferences.facts import TEMPLATE
+from configs.preferences.reward_models import get_config as reward_model
 from configs.tasks import arithmetic
 
 
@@ -26,7 +26,7 @@ def get_config(arg: str | None = None):
     smoke = "smoke" if "smoke" in words else None
     run = "smoke_cooper" if smoke else "cooper"
     if "model" in words:
-        config = reward_models.get_config(smoke)
+        config = reward_model(smoke)
         config.data = dict(name="privileged", template=TEMPLATE, data_dir=common.DATA_DIR)
         config.rollout.update(completion_length=24, prompt_buckets=(40,))
         config.algorithm.update(responses=1, loss=dict(fn="outcome"))

@@ -7,10 +7,10 @@ import zlib
 from collections.abc import Sequence
 from typing import Any
 
+from experiments.parts.text_models import CHAT
 from rl_jax.rollout.lm.client import Client
 from rl_jax.runs.logging import encode_row
 
-PATH = "/v1/chat/completions"
 Message = dict[str, str]
 
 
@@ -71,7 +71,7 @@ class Chat:
         while len(answers) < count:
             body = {"messages": list(messages), "n": count - len(answers), "seed": (seed + len(answers)) % 2**31}
             try:
-                found = self._client.post(PATH, body | self._options)
+                found = self._client.post(CHAT, body | self._options)
             except (RuntimeError, OSError) as error:
                 raise ValueError(f"chat server: {error}") from error
             answers += _texts(found)[: count - len(answers)]

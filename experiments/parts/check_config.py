@@ -102,7 +102,7 @@ FUNCTIONS = {
         "reward.regularizer": "rl_jax.losses.reward_model.rankings",
         "spo.preference": "rl_jax.control.duels",
     },
-    "control.offline": {"algorithm": "rl_jax.control.offline"},
+    "control.offline": {"algorithm": "rl_jax.control.offline", "labels.picture": "rl_jax.envs.pictures"},
     "control.asynchronous": {
         name: module
         for name, module in _CONTROL.items()

@@ -5,6 +5,7 @@ A config names one by a function of this file or by its import path: dict(fn="by
 A server is any that speaks OpenAI's protocol: vLLM, SGLang, or a run of our own (experiments.tools.serve_text). Tested
 against loopback servers only. Requests are greedy by default, so the same text has one answer, and what was asked
 before is answered from memory, or from the file `kept` after a restart. Servers that want a key are not covered.
+Conversations, and several answers to one question: chat.py.
 """
 
 import json

@@ -78,6 +78,26 @@ def described(windows: Mapping[str, np.ndarray]) -> dict[str, float]:
     return at | moved | {"proxy_gain": gain["proxy"], "others": gain["others"], "kl": windows["kl"][-1]}
 
 
+def make_measured(arm: Mapping, reference: np.ndarray, standardized_again: bool):
+    """Makes measured(gold [B], rewards [B, M], KL) -> (the reward that is trained on [B], (gold, it, others, KL)).
+
+    Args:
+      arm: as at optimized_policy.
+      reference: float [N, M], standardized rewards of the reference's samples.
+      standardized_again: as at optimized_policy.
+    """
+    combine, used = bind(arm["combine"], ensembles), arm["members"]
+    raw = combine(jnp.asarray(reference[:, :used]))
+    shift, scale = (jnp.mean(raw), jnp.std(raw)) if standardized_again else (0.0, 1.0)
+
+    def measured(gold, rewards, kl):
+        proxy = (combine(jnp.asarray(rewards[:, :used])) - shift) / scale
+        others = rewards[:, used % rewards.shape[1] :]
+        return proxy, (np.mean(gold), np.mean(proxy), np.mean(others), kl)
+
+    return measured
+
+
 def optimized_policy(
     seeds: Sequence[int],
     *,
@@ -97,9 +117,8 @@ def optimized_policy(
 
     One policy is fine-tuned for all seeds. Each seed has pairs of its own, and `members` reward models that are trained
     on all of them from initial params of their own. Rewards are standardized per member over samples of the reference,
-    which are window 0. Gold and proxy
-    are of the samples that the policy is trained on, before the update. Metrics: see `described`; agreement, the
-    members' mean correlation on the reference. Source: arXiv 2310.02743.
+    which are window 0. Gold and proxy are of the samples that the policy is trained on, before the update. Metrics: see
+    `described`; agreement, the members' mean correlation on the reference. Source: arXiv 2310.02743.
 
     Args:
       seeds: of the pairs, reward models and samples.
@@ -129,15 +148,7 @@ def optimized_policy(
         return rewards if moments is None else np.asarray(ensembles.standardized(rewards, *moments))
 
     def run(key, arm, models, moments, first):
-        combine, used, rng = bind(arm["combine"], ensembles), arm["members"], np.random.default_rng(first["seed"])
-        raw = combine(jnp.asarray(first["rewards"][:, :used]))
-        shift, scale = (jnp.mean(raw), jnp.std(raw)) if standardized_again else (0.0, 1.0)
-
-        def measured(gold, rewards, kl):
-            proxy = (combine(jnp.asarray(rewards[:, :used])) - shift) / scale
-            others = rewards[:, used % rewards.shape[1] :]
-            return proxy, (np.mean(gold), np.mean(proxy), np.mean(others), kl)
-
+        rng, measured = np.random.default_rng(first["seed"]), make_measured(arm, first["rewards"], standardized_again)
         params, state = start.params, tx.init(start.params)
         trace = []
         for step in range(steps):
