@@ -29,7 +29,7 @@ def test_each_paper_has_one_row():
     assert sorted(int(row["id"]) for row in ROWS) == list(range(len(ROWS)))
     for column in ("key", "title"):
         assert not [name for name, count in collections.Counter(row[column] for row in ROWS).items() if count > 1]
-    assert {row["status"] for row in ROWS} == set(papers.STATUSES)
+    assert {row["status"] for row in ROWS} <= set(papers.STATUSES)
     assert all(row["arxiv"] == "" or re.fullmatch(r"\d{4}\.\d{4,5}", row["arxiv"]) for row in ROWS)
     assert all(value == value.strip() for row in ROWS for value in row.values())
 
@@ -38,7 +38,7 @@ def test_each_paper_has_one_row():
 def test_what_a_status_needs(status):
     """What works has a command and a test and lacks nothing; what does not says what is missing."""
     rows = [row for row in ROWS if row["status"] == status]
-    assert rows
+    assert rows or status == "not yet"
     for row in rows:
         works = status == "works"
         assert works == (row["missing"] == ""), row["key"]
