@@ -11,7 +11,6 @@ fine-tuned model translates to formulas, and the lowest tasks are sequences of r
 
 import ast
 import json
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -120,12 +119,14 @@ def _term(line: int, fn: str, keywords: list[ast.keyword], names: Sequence[str])
     for keyword in keywords:
         try:
             found[keyword.arg] = ast.literal_eval(keyword.value)
-        except ValueError:
-            raise ValueError(f"line {line}: {keyword.arg} must be a number or a text") from None
+        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+            found[keyword.arg] = None
+        if keyword.arg and not isinstance(found[keyword.arg], str | int | float):
+            raise ValueError(f"line {line}: {keyword.arg} must be a number or a text")
     if unknown := sorted(set(map(str, found)) - CALLS[fn] - {"weight"}):
         raise ValueError(f"line {line}: {fn} takes {', '.join(sorted(CALLS[fn] | {'weight'}))}, not {unknown[0]}")
     for name in {"target", "width", "weight"} & set(found):
-        if isinstance(found[name], bool) or not isinstance(found[name], int | float) or not math.isfinite(found[name]):
+        if isinstance(found[name], bool) or not isinstance(found[name], int | float) or not abs(found[name]) < 3e38:
             raise ValueError(f"line {line}: {name} must be a finite number")
     if "weight" not in found:
         raise ValueError(f"line {line}: {fn} needs a weight")

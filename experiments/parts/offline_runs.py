@@ -201,7 +201,7 @@ def check_unread(config) -> None:
     if left_out and (fn in METHODS or "ope" in config):
         what = f"algorithm.fn={fn!r}" if fn in METHODS else "ope"
         raise ValueError(f"labels.fill=False: {what} would learn from the hidden actions' zeros; set labels.fill=True")
-    unpaid = fields is not None and fields.missing in ("rewards", "preferences")
+    unpaid = fields is not None and fields.missing in ("rewards", "preferences", "images")
     if unpaid and (METHODS.get(fn) in READ_RETURNS or "ope" in config):
         what = "ope" if "ope" in config else f"algorithm.fn={fn!r}"
         needed = "needs the environment's returns, learned rewards have none"

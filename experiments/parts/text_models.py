@@ -133,7 +133,7 @@ def _text_of(answer: Any, chat: bool, url: str) -> str:
         text = choice["message"]["content"] if chat else choice["text"]
     except (KeyError, IndexError, TypeError) as error:
         field = "choices[0].message.content" if chat else "choices[0].text"
-        raise RuntimeError(f"{url}: the answer has no {field}: {str(answer)[:200]}") from error
+        raise RuntimeError(f"{url}: the answer has no {field}: {answer!r:.200}") from error
     if not isinstance(text, str | None):
         raise RuntimeError(f"{url}: the answer's text is of type {type(text).__name__}")
     return text or ""

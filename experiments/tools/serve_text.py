@@ -99,16 +99,16 @@ def make_server(ask: Ask, cut: Callable[[str, int], str], *, host: str = "127.0.
         protocol_version = "HTTP/1.1"
 
         def do_POST(self):
-            size = int(self.headers.get("Content-Length") or 0)
             try:
-                if size > MAX_REQUEST:
-                    raise ValueError(f"the request has {size} bytes, over {MAX_REQUEST}")
+                size = int(self.headers.get("Content-Length") or 0)
+                if not 0 <= size <= MAX_REQUEST:
+                    raise ValueError(f"the request has {size} bytes, not 0 to {MAX_REQUEST}")
                 body = json.loads(self.rfile.read(size))
                 if not isinstance(body, dict):
                     raise ValueError("the request is not a JSON object")
                 with lock:
                     self._send(200, reply(self.path, body, ask, cut))
-            except ValueError as error:
+            except (ValueError, TypeError) as error:
                 self._send(400, {"error": {"message": str(error)}})
 
         def _send(self, status: int, body: dict[str, Any]) -> None:

@@ -9,7 +9,8 @@
 Captions are made on the host from observations, and known here by their hashes. Each update sends the newest captions
 that were not sent yet (ranking: random pairs of those that there are), as long as fewer than `limit` wait for an
 answer. What has been answered so far comes back in the same call; nobody waits, unless the annotator is told to.
-Everything but the texts is in the state, so a run whose annotator waits resumes bit for bit.
+Everything but the texts is in the state. A run whose annotator waits resumes bit for bit where no question needs a text
+that it has not seen again: ranking does not.
 
 `annotated.by_annotator` is the same without texts: a function of one-hot observations.
 """
