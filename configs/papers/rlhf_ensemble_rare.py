@@ -21,73 +21,40 @@ were written before the seeds below were run.
 
 from ml_collections import ConfigDict
 
-FIVE = dict(members=5)
-SMALL = dict(embed_dim=16, num_layers=1, num_heads=1, num_kv_heads=1, mlp_dim=16)
+from configs.papers import rlhf_ensemble_words
 
 
 def get_ablation() -> ConfigDict:
     """Metrics of the gold reward; others: of the reward models that `single` is not trained on."""
-    return ConfigDict(
-        dict(
-            paper="arXiv 2310.02743",
-            claim="trained on one reward model a policy gains gold reward and loses some; on five it keeps more",
-            scaled_down="a 0.03M-parameter transformer on generated texts with rare words; gold is a table of values",
-            study="optimized_policy",
-            settings=dict(
-                arms=dict(
-                    single=dict(members=1, combine="mean"),
-                    mean=dict(FIVE, combine="mean"),
-                    worst=dict(FIVE, combine="worst_case"),
-                ),
-                task=dict(
-                    fn="rare_words_task",
-                    words=12,
-                    topics=8,
-                    common=40,
-                    rare=40,
-                    rare_share=0.015,
-                    rare_value=-2.0,
-                    count=2000,
-                    seed=0,
-                ),
-                columns=(3, 14),
-                policy=dict(
-                    sizes=dict(embed_dim=32, num_layers=2, num_heads=2, num_kv_heads=2, head_dim=16, mlp_dim=64),
-                    steps=400,
-                    batch_size=64,
-                    learning_rate=3e-3,
-                ),
-                labels=dict(prompts=384, pairs=384, flipped=0.25),
-                training=dict(members=5, steps=100, batch_size=32, learning_rate=1e-3),
-                improving=dict(group_size=4, kl_coef=0.003, learning_rate=2e-3),
-                standardized_again=False,
-                prompts=32,
-                steps=240,
-                windows=12,
-            ),
-            seeds=tuple(range(20)),
-            tried=9,
-            metric="after",
-            expected=(
-                dict(metric="rise", arm="single", at_least=0.05),
-                dict(metric="lost", arm="single", at_least=0.01),
-                dict(metric="after", increasing=("single", "mean"), by=0.0),
-                dict(metric="after", increasing=("single", "worst"), by=0.0),
-                dict(metric="lost", increasing=("mean", "single"), by=0.0),
-                dict(metric="lost", increasing=("worst", "single"), by=0.0),
-            ),
-            smoke=dict(
-                seeds=(0, 1),
-                settings=dict(
-                    task=dict(count=600),
-                    policy=dict(steps=4, batch_size=4, sizes=SMALL),
-                    labels=dict(prompts=16, pairs=4),
-                    training=dict(members=2, steps=2, batch_size=2),
-                    arms=dict(mean=dict(members=2), worst=dict(members=2)),
-                    prompts=2,
-                    steps=2,
-                    windows=2,
-                ),
-            ),
-        )
+    config = rlhf_ensemble_words.get_ablation()
+    settings = config.settings
+    settings.task = dict(
+        fn="rare_words_task",
+        words=12,
+        topics=8,
+        common=40,
+        rare=40,
+        rare_share=0.015,
+        rare_value=-2.0,
+        count=2000,
+        seed=0,
     )
+    settings.update(columns=(3, 14), standardized_again=False, prompts=32, steps=240)
+    settings.labels.update(prompts=384, pairs=384)
+    settings.training.update(steps=100, batch_size=32)
+    settings.improving.kl_coef = 0.003
+    config.update(
+        claim="trained on one reward model a policy gains gold reward and loses some; on five it keeps more",
+        scaled_down="a 0.03M-parameter transformer on generated texts with rare words; gold is a table of values",
+        seeds=tuple(range(20)),
+        tried=9,
+        expected=(
+            dict(metric="rise", arm="single", at_least=0.05),
+            dict(metric="lost", arm="single", at_least=0.01),
+            dict(metric="after", increasing=("single", "mean"), by=0.0),
+            dict(metric="after", increasing=("single", "worst"), by=0.0),
+            dict(metric="lost", increasing=("mean", "single"), by=0.0),
+            dict(metric="lost", increasing=("worst", "single"), by=0.0),
+        ),
+    )
+    return config
