@@ -77,3 +77,12 @@ def base(name: str) -> ConfigDict:
             max_nonfinite_in_a_row=1000,  # stop once so many gradients in a row were not finite in every run
         )
     )
+
+
+def smoke(config: ConfigDict) -> None:
+    """Makes a run a matter of seconds, for CI: two runs of eight updates, the rows of metrics every four."""
+    config.update(num_seeds=2, log_every=4)
+    config.train.total_steps = 8 * config.sample.num_envs * config.sample.num_steps
+    config.eval.update(num_episodes=2, max_steps=20)
+    config.checkpoint.every = 4
+    config.log.update(progress=False, tensorboard=False)

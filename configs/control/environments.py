@@ -232,11 +232,7 @@ def get_config(arg: str | None = None):
             # One update per batch instead of sixteen: short rollouts make up for it.
             config.sample.num_steps = max(config.sample.num_steps // 8, 8)
     if "smoke" in words:
-        config.update(num_seeds=2, log_every=4)
-        config.train.total_steps = 8 * config.sample.num_envs * config.sample.num_steps
-        config.eval.update(num_episodes=2, max_steps=20)
-        config.checkpoint.every = 4
-        config.log.update(progress=False, tensorboard=False)
+        control_common.smoke(config)
     return config
 
 

@@ -48,11 +48,7 @@ def get_config(arg: str | None = None):
     config.update(ENVIRONMENTS[place])
     GROUPS[method](config, place)
     if "smoke" in words:
-        config.update(num_seeds=2, log_every=4)
-        config.train.total_steps = 8 * config.sample.num_envs * config.sample.num_steps
-        config.eval.update(num_episodes=2, max_steps=20)
-        config.checkpoint.every = 4
-        config.log.update(progress=False, tensorboard=False)
+        control_common.smoke(config)
         if method != "spo":
             config.segments.update(num_pairs=64, held_out=16, teacher_steps=0)
             config.fit.updates = 4

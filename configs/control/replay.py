@@ -18,7 +18,7 @@ combination by an integer program). `smoke` (seconds, for CI).
 import math
 
 from configs import common, sweeps
-from configs.control import hover_common, muzero_common, replay_common, sequoia_common
+from configs.control import control_common, hover_common, muzero_common, replay_common, sequoia_common
 
 _ADAM = dict(learning_rate=1e-3, eps=1e-8)
 ENVIRONMENTS = {
@@ -272,14 +272,10 @@ def get_config(arg: str | None = None):
         low, high = RANGES[place]
         config.algorithm.head.update(low=low, high=high)
     if "smoke" in words:
-        config.update(num_seeds=2, log_every=4)
+        control_common.smoke(config)
         steps = config.sample.num_envs * config.sample.num_steps  # of an update; the replay takes whole ones
         config.replay.update(capacity=max(256, 2 * steps), warmup=max(64, steps), batch_size=16)
         config.network.hidden = (8,)
-        config.train.total_steps = 8 * config.sample.num_envs * config.sample.num_steps
-        config.eval.update(num_episodes=2, max_steps=20)
-        config.checkpoint.every = 4
-        config.log.update(progress=False, tensorboard=False)
     return config
 
 
