@@ -32,8 +32,8 @@ from experiments.parts.chat import Chat
 from experiments.parts.episodes import EPISODES
 from experiments.parts.reward_proposals import PROPOSERS, Asked, Candidate
 from experiments.parts.reward_texts import Row, score_of
+from experiments.parts.reward_trials import ROWS, TEST_SEEDS, append, check_resumed, given, run_fields
 from experiments.sweep.points import load_config, set_fields
-from experiments.tools.reward_search import ROWS, TEST_SEEDS, append, check_resumed, given, run_fields
 from rl_jax.control import reward_code
 from rl_jax.control.relabelling import coded
 from rl_jax.core.visible import visible

@@ -13,53 +13,23 @@ candidate's score and the mean of each term. The same command goes on where the 
 """
 
 import argparse
-import ast
-import collections
 import json
 import math
 import pathlib
 from collections.abc import Sequence
 from typing import Any
 
-import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from experiments.parts import check_config, control_runs, control_setup
+from experiments.parts import check_config
 from experiments.parts.reward_texts import score_of
+from experiments.parts.reward_trials import ROWS, TEST_SEEDS, append, check_resumed, given, run_fields
 from experiments.sweep.points import load_config, set_fields
 from rl_jax.control import search
-from rl_jax.runs.logging import encode_row, read_jsonl, write_atomically
+from rl_jax.runs.logging import read_jsonl
 
-ROWS = "search.jsonl"
 PREFIX = "algorithm.relabel.weights."
-TEST_SEEDS = 1_000_000  # the first of them
-
-
-def run_fields(
-    config: ConfigDict, fields: Sequence[Sequence[tuple[str, float]]], seeds: Sequence[Sequence[int]]
-) -> tuple[dict[str, np.ndarray], Any, ConfigDict]:
-    """Trains every candidate on its seeds, all in one program.
-
-    Args:
-      config: of experiments.control.ppo.
-      fields: of each candidate, (dotted name, number), the same names for each.
-      seeds: of each candidate's runs, as many for each.
-
-    Returns:
-      ({metric: float [rows of metrics, candidates, seeds]}, the last state of all runs, the config with its runs).
-    """
-    config = config.copy_and_resolve_references()
-    config.runs = tuple((seed, tuple(field)) for field, own in zip(fields, seeds, strict=True) for seed in own)
-    config.group = len(config.runs)
-    program = control_runs.make_program(config)
-    state, found = program.init(), []
-    for _ in range(control_setup.num_updates(config) // config.log_every):
-        state, metrics = program.advance(state)
-        found.append(jax.device_get(metrics))
-    shape = (len(fields), len(seeds[0]))
-    by_candidate = {name: np.stack([np.reshape(row[name], shape) for row in found]) for name in found[-1]}
-    return by_candidate, state, config
 
 
 def trained(
@@ -140,26 +110,6 @@ def chosen(options: argparse.Namespace, rows: list[dict[str, Any]]) -> search.We
     return last[search.voted(rng, [score_of(row) for row in last], beta=options.beta)[0]]["weights"]
 
 
-def append(path: pathlib.Path, rows: Sequence[dict[str, Any]]) -> None:
-    """Adds rows to a JSONL file, all of them or none."""
-    before = path.read_bytes() if path.exists() else b""
-    write_atomically(path, before + "".join(encode_row(row) + "\n" for row in rows).encode())
-
-
-def check_resumed(path: pathlib.Path, options: argparse.Namespace, rows: list[dict[str, Any]], tested: list) -> None:
-    """Raises ValueError if a search was tested before its end now, or had another number of candidates."""
-    sizes = collections.Counter(row["generation"] for row in rows)
-    if set(sizes.values()) - {options.candidates}:
-        raise ValueError(
-            f"{path} has generations of {sizes[0]}, not --candidates={options.candidates}: use another workdir"
-        )
-    if tested and len(rows) < options.generations * options.candidates:
-        raise ValueError(
-            f"{path}: its {len(sizes)} generations were tested already, and --generations={options.generations} would "
-            "choose anew after the test: use another workdir"
-        )
-
-
 def run(config: ConfigDict, options: argparse.Namespace) -> list[dict[str, Any]]:
     """The search.
 
@@ -208,24 +158,6 @@ def table(rows: list[dict[str, Any]]) -> str:
         weights = ", ".join(f"{name} {weight:.3g}" for name, weight in row["weights"].items())
         lines.append(f"| {row['name']} | {weights} | {row['score']:.3f} | {len(row['scores'])} |")
     return "\n".join(lines) + "\n"
-
-
-def given(arguments: Sequence[str]) -> dict[str, Any]:
-    """{dotted field: value} of --config.a.b=value.
-
-    Raises:
-      ValueError: if an argument is of another form.
-    """
-    result = {}
-    for text in arguments:
-        name, equals, value = text.partition("=")
-        if not name.startswith("--config.") or not equals:
-            raise ValueError(f"{text!r} is no flag of reward_search; a field of the config is --config.a.b=value")
-        try:
-            result[name.removeprefix("--config.")] = ast.literal_eval(value)
-        except (ValueError, SyntaxError):
-            result[name.removeprefix("--config.")] = value
-    return result
 
 
 def main() -> None:

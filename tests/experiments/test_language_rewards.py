@@ -9,8 +9,8 @@ import pytest
 from configs.control import reward_code, rewards
 from experiments.parts import check_config, language_rewards
 from experiments.parts.chat import Chat
+from experiments.parts.reward_trials import given
 from experiments.tools import language_rewards as tool
-from experiments.tools.reward_search import given
 from rl_jax.control.relabelling import ltl, machines
 from tests.experiments.chat_server import bodies, said, scripted
 
