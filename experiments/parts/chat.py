@@ -7,8 +7,7 @@ import zlib
 from collections.abc import Sequence
 from typing import Any
 
-from experiments.parts.text_models import CHAT
-from rl_jax.rollout.lm.client import Client
+from rl_jax.rollout.lm.client import CHAT, Client
 from rl_jax.runs.logging import encode_row
 
 Message = dict[str, str]

@@ -58,6 +58,6 @@ def served(*, world: str, adapter: Mapping[str, Any] | str | None, decide: Mappi
 
 
 def _speaker(spec, scripted):
-    if spec is None or spec == SCRIPTED:
-        return None if spec is None else scripted
-    return Speaker(bind(spec, text_models)())
+    if spec is None:
+        return None
+    return scripted if spec == SCRIPTED else Speaker(bind(spec, text_models)())

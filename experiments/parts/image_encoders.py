@@ -17,11 +17,13 @@ import numpy as np
 
 from rl_jax.core.binding import bind
 from rl_jax.core.types import Params
+from rl_jax.core.vectors import unit
 from rl_jax.envs import pictures
 from rl_jax.models import clip
 from rl_jax.models.hf import clip_folder
 from rl_jax.tokenizers import check_vocabulary, load_tokenizer
 
+EPS = 1e-16  # of lengths
 CHUNK = 256  # images at once: activations of more would not fit beside a real encoder
 
 
@@ -100,7 +102,7 @@ def embedded(folder: str, texts: tuple[str, ...]) -> np.ndarray:
     """The vectors of texts, float32 [K, E], of length 1."""
     config, params, tokenizer = read(folder)
     tokens = tokens_of(texts, tokenizer, config.context)
-    return now(lambda tokens: clip.unit(clip.encode_texts(params, tokens, config)), tokens)
+    return now(lambda tokens: unit(clip.encode_texts(params, tokens, config), EPS), tokens)
 
 
 def make_encoder(folder: str, picture: Mapping | str) -> ImageEncoder:
@@ -126,7 +128,7 @@ def _made(folder: str, picture: str) -> ImageEncoder:
         return jax.lax.map(lambda one: fn(draw(one[None]))[0], observations, batch_size=CHUNK)
 
     def images(observations):
-        return in_chunks(lambda seen: clip.unit(clip.encode_images(params, seen, config)), observations)
+        return in_chunks(lambda seen: unit(clip.encode_images(params, seen, config), EPS), observations)
 
     def activations(observations, first_layer: int):
         return in_chunks(lambda seen: clip.activations(params, seen, config, first_layer=first_layer), observations)

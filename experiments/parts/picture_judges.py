@@ -19,9 +19,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from rl_jax.control.offline import labelling
-from rl_jax.rollout.lm.client import Client
+from rl_jax.rollout.lm.client import CHAT, Client
 
-CHAT = "/v1/chat/completions"
 DESCRIBE = """1. What is shown in Image 1?
 2. What is shown in Image 2?
 3. The goal is {goal}. Is there any difference between Image 1 and Image 2 in terms of achieving the goal?"""

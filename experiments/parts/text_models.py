@@ -14,10 +14,9 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rl_jax.rollout.lm.client import COMPLETIONS, Client
+from rl_jax.rollout.lm.client import CHAT, COMPLETIONS, Client
 from rl_jax.runs.logging import read_jsonl
 
-CHAT = "/v1/chat/completions"
 MAX_CACHED = 100_000  # answers kept in memory
 Ask = Callable[[Sequence[str]], list[str]]
 

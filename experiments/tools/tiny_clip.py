@@ -26,9 +26,10 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from configs.recipes import _start
-from experiments.parts.image_encoders import tokens_of
+from experiments.parts.image_encoders import EPS, tokens_of
 from rl_jax.core.binding import bind
 from rl_jax.core.types import Params
+from rl_jax.core.vectors import unit
 from rl_jax.envs import pictures
 from rl_jax.losses.contrastive import matching
 from rl_jax.models import clip
@@ -213,8 +214,8 @@ def train(
     rng, optimizer = np.random.default_rng(seed), optax.adam(optax.cosine_decay_schedule(3e-3, steps))
 
     def loss_fn(params: Params, seen: jax.Array, right: jax.Array) -> jax.Array:
-        images = clip.unit(clip.encode_images(params, draw(seen), config))
-        texts = clip.unit(clip.encode_texts(params, tokens, config))[right]
+        images = unit(clip.encode_images(params, draw(seen), config), EPS)
+        texts = unit(clip.encode_texts(params, tokens, config), EPS)[right]
         scores = jnp.exp(jnp.minimum(params["logit_scale"], jnp.log(100.0))) * (images @ texts.T)
         same = right[:, None] == right[None]
         return 0.5 * jnp.mean(matching(scores, same) + matching(scores.T, same))
@@ -238,7 +239,7 @@ def train(
 
     @compiled
     def nearest(params, seen):
-        texts = clip.unit(clip.encode_texts(params, tokens, config))
+        texts = unit(clip.encode_texts(params, tokens, config), EPS)
         scores = clip.encode_images(params, draw(seen), config) @ texts.T
         return jnp.argmax(scores.at[:, place[world.plain]].set(-jnp.inf), axis=1)
 

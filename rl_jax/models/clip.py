@@ -244,8 +244,3 @@ def encode_texts(params: Params, tokens: chex.Array, config: ClipConfig) -> chex
     x = _norm(run_tower(text["layers"], x, config.text, causal=True)[0], text["norm"], config.text.eps)
     ends = tokens if config.end_id == LEGACY_END else (tokens == config.end_id).astype(jnp.int32)
     return x[jnp.arange(len(tokens)), jnp.argmax(ends, axis=1)] @ text["projection"]
-
-
-def unit(x: chex.Array) -> chex.Array:
-    """x / |x| along the last axis; a vector of zeros stays one."""
-    return x / jnp.sqrt(jnp.maximum(jnp.sum(jnp.square(x), axis=-1, keepdims=True), 1e-16))

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from rl_jax.core.vectors import unit
 from rl_jax.losses.contrastive import matching
 from rl_jax.models import clip
 from rl_jax.models.hf import clip_folder
@@ -56,10 +57,10 @@ def test_features_and_loss_are_theirs(theirs):
 
     def ours(params, images, tokens):
         seen, read = clip.encode_images(params, images, config), clip.encode_texts(params, tokens, config)
-        scores = jnp.exp(params["logit_scale"]) * clip.unit(seen) @ clip.unit(read).T
+        scores = jnp.exp(params["logit_scale"]) * unit(seen, 1e-16) @ unit(read, 1e-16).T
         right = jnp.eye(len(images), dtype=bool)
         loss = 0.5 * jnp.mean(matching(scores, right) + matching(scores.T, right))
-        return clip.unit(seen), clip.unit(read), loss, clip.activations(params, images, config, first_layer=1)
+        return unit(seen, 1e-16), unit(read, 1e-16), loss, clip.activations(params, images, config, first_layer=1)
 
     seen, read, loss, inside = jax.jit(ours, compiler_options=QUICK)(params, theirs.images, TOKENS)
     np.testing.assert_allclose(seen, theirs.found.image_embeds.numpy(), atol=2e-6)

@@ -4,11 +4,6 @@ import chex
 import jax.numpy as jnp
 
 
-def unit(x: chex.Array) -> chex.Array:
-    """x / |x| along the last axis; a vector of zeros stays one."""
-    return x / jnp.maximum(jnp.linalg.norm(x, axis=-1, keepdims=True), 1e-8)
-
-
 def goal_baseline(states: chex.Array, goal: chex.Array, baseline: chex.Array, alpha: float | chex.Array) -> chex.Array:
     """1 - |alpha proj_L(s) + (1 - alpha) s - g|^2 / 2, L the line through the baseline b and the goal g: float [N].
 

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 
 from rl_jax.control.relabelling import potentials, similarity
 from rl_jax.control.relabelling.base import flat
+from rl_jax.core.vectors import unit
 from rl_jax.rollout.envs.steps import Transitions
 
 
@@ -145,7 +146,7 @@ def goal_baseline(
     weights = jax.random.normal(jax.random.key(0), (size, features)) if features else None
 
     def embed(x: chex.Array) -> chex.Array:
-        return similarity.unit(jnp.tanh(x @ weights) if features else x)
+        return unit(jnp.tanh(x @ weights) if features else x, 1e-16)
 
     end, start = embed(jnp.asarray([goal, baseline], jnp.float32))
     found = similarity.goal_baseline(embed(flat(rows.next_observations)), end, start, alpha)

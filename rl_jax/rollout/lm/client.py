@@ -17,6 +17,7 @@ from rl_jax.core.visible import visible
 CONNECT_S = 10.0  # timeout of a connection attempt, in seconds
 BACKOFF_S = 0.5  # seconds before the first retry; doubled before each further one
 COMPLETIONS = "/v1/completions"
+CHAT = "/v1/chat/completions"
 SHOWN = 300  # characters of an answer quoted in an error
 MAX_HEAD = 1 << 18  # bytes of an answer's status line and headers, with all interim answers
 MAX_BODY = 1 << 20  # bytes of an answer's body, unless the request says that it needs more

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from rl_jax.control import relabelling
-from rl_jax.control.relabelling import images, similarity
+from rl_jax.control.relabelling import images
+from rl_jax.core.vectors import unit
 from tests.control.relabelling.rows import random_rows, walk
 
 VECTORS = {"goal": [0.6, 0.8, 0.0], "other goal": [0.0, 0.6, 0.8], "baseline": [1.0, 0.0, 0.0]}
@@ -19,7 +20,7 @@ def make_encoder(folder, picture):
     """An encoder whose code of an observation is its first three numbers, and whose texts are VECTORS."""
     assert (folder, picture) == ("FOLDER", "PICTURE")
     return types.SimpleNamespace(
-        images=lambda x: similarity.unit(x[:, :3]),
+        images=lambda x: unit(x[:, :3], 1e-16),
         activations=lambda x, first_layer: x[:, first_layer:],
         texts=lambda texts: np.array([VECTORS[text] for text in texts], np.float32),
         shown=lambda x, first_layer: np.asarray(x)[:, first_layer:],
