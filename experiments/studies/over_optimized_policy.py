@@ -26,6 +26,8 @@ from rl_jax.credit import ensembles
 from rl_jax.losses.policy.clipped import clipped_surrogate
 from rl_jax.training.scoring import make_score
 
+MEASURED = ("gold", "proxy", "others", "first", "second", "kl")  # first, second: gold of the halves of the samples
+
 
 def make_improve(policy: Policy, *, group_size: int, kl_coef: float, learning_rate: float):
     """Makes (tx, improve), improve(params, state, rollout, rewards [B]) -> (params, state, KL).
@@ -64,22 +66,26 @@ def described(windows: Mapping[str, np.ndarray]) -> dict[str, float]:
     """What a run has gained and lost.
 
     Args:
-      windows: gold, proxy, others and kl, float [W] each: means over windows of steps, the first before all training.
+      windows: gold, proxy, others, kl, and first and second, the gold reward of the two halves of the samples; float
+        [W] each: means over windows of steps, the first before all training.
 
     Returns:
-      start, peak and after, the first, best and last gold reward; rise, peak - start; lost, peak - after; mean, over
-      the windows; proxy_gain, of the reward that is trained on; others, the gain of those that were not (of all five,
-      where all are); kl, the last.
+      start, peak and after, the first, best and last gold reward; rise, peak - start; lost, peak - after; fell, the
+      same with the window of the peak chosen on one half of the samples and both read from the other, so that noise
+      adds nothing to it on average; mean, over the windows; proxy_gain, of the reward that is trained on; others, the
+      gain of those that were not (of all five, where all are); kl, the last.
     """
     gold = windows["gold"]
     gain = {name: windows[name][-1] - windows[name][0] for name in ("proxy", "others")}
     at = {"start": gold[0], "peak": np.max(gold), "after": gold[-1], "mean": np.mean(gold[1:])}
-    moved = {"rise": at["peak"] - at["start"], "lost": at["peak"] - at["after"]}
+    other = windows["second"]
+    fell = other[np.argmax(windows["first"])] - other[-1]
+    moved = {"rise": at["peak"] - at["start"], "lost": at["peak"] - at["after"], "fell": fell}
     return at | moved | {"proxy_gain": gain["proxy"], "others": gain["others"], "kl": windows["kl"][-1]}
 
 
 def make_measured(arm: Mapping, reference: np.ndarray, standardized_again: bool):
-    """Makes measured(gold [B], rewards [B, M], KL) -> (the reward that is trained on [B], (gold, it, others, KL)).
+    """Makes measured(gold [B], rewards [B, M]) -> (the reward that is trained on [B], numbers as MEASURED but the KL).
 
     Args:
       arm: as at optimized_policy.
@@ -90,10 +96,10 @@ def make_measured(arm: Mapping, reference: np.ndarray, standardized_again: bool)
     raw = combine(jnp.asarray(reference[:, :used]))
     shift, scale = (jnp.mean(raw), jnp.std(raw)) if standardized_again else (0.0, 1.0)
 
-    def measured(gold, rewards, kl):
+    def measured(gold, rewards):
         proxy = (combine(jnp.asarray(rewards[:, :used])) - shift) / scale
         others = rewards[:, used % rewards.shape[1] :]
-        return proxy, (np.mean(gold), np.mean(proxy), np.mean(others), kl)
+        return proxy, (np.mean(gold), np.mean(proxy), np.mean(others), *np.reshape(gold, (2, -1)).mean(axis=1))
 
     return measured
 
@@ -127,7 +133,8 @@ def optimized_policy(
       task: a function of studies.texts, with its keywords.
       columns: of a prompt and of a completion.
       policy: keywords of fine_tuned.
-      labels: prompts (of which the pairs are taken), pairs and flipped, see `labelled`.
+      labels: prompts (of which the pairs are taken), pairs and flipped, see `labelled`; and task, fields of the task
+        that differ in the texts of the language model whose samples are labelled ({}: the policy's own samples are).
       training: keywords of make_reward_models.
       improving: keywords of make_improve.
       standardized_again: whether rewards are standardized once more after they are combined: kl_coef then means the
@@ -139,7 +146,11 @@ def optimized_policy(
     start = fine_tuned(jax.random.key(0), bind(task, texts)(), tuple(columns), **policy)
     group = improving["group_size"]
     train, score = make_reward_models(start.model, **training), make_score_all(start.model)
-    sample_pairs, draw, (tx, improve) = make_sample(start, 2), make_draw(start, group), make_improve(start, **improving)
+    writer = start
+    if labels.get("task"):
+        writer = fine_tuned(jax.random.key(1), bind({**task, **labels["task"]}, texts)(), tuple(columns), **policy)
+    sample_pairs, draw = make_sample(writer, 2), make_draw(start, group)
+    tx, improve = make_improve(start, **improving)
     source = start.task.data_source("train")
 
     def rated(models, rows, moments=None) -> np.ndarray:
@@ -154,12 +165,12 @@ def optimized_policy(
         for step in range(steps):
             records = [source[int(i)] for i in rng.choice(len(source), prompts, replace=False)]
             rollout, gold = draw(params, jax.random.fold_in(key, step), records)
-            proxy, found = measured(gold, rated(models, rollout.batch, moments), 0.0)
+            proxy, found = measured(gold, rated(models, rollout.batch, moments))
             params, state, kl = improve(params, state, rollout, proxy)
-            trace.append((*found[:3], float(kl)))
-        means = np.reshape(trace, (windows, steps // windows, 4)).mean(axis=1)
-        means = np.concatenate([[measured(first["gold"], first["rewards"], 0.0)[1]], means])
-        return dict(zip(("gold", "proxy", "others", "kl"), means.T, strict=True))
+            trace.append((*found, float(kl)))
+        means = np.reshape(trace, (windows, steps // windows, len(MEASURED))).mean(axis=1)
+        means = np.concatenate([[(*measured(first["gold"], first["rewards"])[1], 0.0)], means])
+        return dict(zip(MEASURED, means.T, strict=True))
 
     found = {arm: [] for arm in arms}
     agreement = []
@@ -178,10 +189,11 @@ def optimized_policy(
         agreement.append((np.sum(np.corrcoef(rewards.T)) - count) / max(count * (count - 1), 1))
         for name, arm in arms.items():
             found[name].append(run(keys[3], arm, models, moments, first))
-    values, curves = {}, {}
+    values, curves = {}, {f"{what}_by_window": {} for what in ("gold", "proxy", "kl")}
     for name, rows in found.items():
         metrics = [described(row) for row in rows]
         values[name] = {metric: np.array([row[metric] for row in metrics]) for metric in metrics[0]}
         values[name]["agreement"] = np.array(agreement)
-        curves[name] = curve(range(windows + 1), np.array([row["gold"] for row in rows]))
-    return Outcome(values, {"gold_by_window": curves})
+        for what in ("gold", "proxy", "kl"):
+            curves[f"{what}_by_window"][name] = curve(range(windows + 1), np.array([row[what] for row in rows]))
+    return Outcome(values, curves)

@@ -105,3 +105,46 @@ def rare_words_task(
 
     splits = {"train": records, "test": records, "sft_train": records}
     return tasks.base.Task("rare_words", WordTokenizer([*subjects, *names]), splits.__getitem__, gold)
+
+
+def unseen_words_task(
+    *, words: int, topics: int, common: int, unseen: int, share: float, value: float, count: int, seed: int
+) -> tasks.Task:
+    """Texts of words of two classes in turns, a share of which are bad ones.
+
+        gold = the mean of the values of the W words; `value` for each that is missing or not of its place's class
+
+    Each class has common words, with values from -1 to 1 in even steps, and bad ones. With share=0 no text has bad ones;
+    the ids are the same.
+
+    Args:
+      words: W, of a completion.
+      topics: number of words of which a prompt has two.
+      common: number of common words of a class.
+      unseen: number of bad words of a class.
+      share: of the bad words among all that are written.
+      value: of each bad word.
+      count: of texts.
+      seed: of the texts.
+    """
+    rng = np.random.default_rng(seed)
+    names = [[f"{c}{kind}{i}" for kind, n in (("common", common), ("bad", unseen)) for i in range(n)] for c in "ab"]
+    values = [*np.linspace(-1.0, 1.0, common).tolist(), *[value] * unseen]
+    value_of = [dict(zip(of_class, values, strict=True)) for of_class in names]
+    likely = np.concatenate([np.full(common, (1.0 - share) / common), np.full(unseen, share / unseen)])
+    subjects = [f"topic{i}" for i in range(topics)]
+    records = []
+    for _ in range(count):
+        prompt = " ".join(subjects[i] for i in rng.integers(topics, size=2))
+        chosen = rng.choice(common + unseen, words, p=likely)
+        written = " ".join(names[place % 2][i] for place, i in enumerate(chosen))
+        records.append({"prompt": prompt, "completion": " " + written})
+
+    def gold(prompt: str, completion: str, info: Mapping) -> dict[str, float]:
+        found = WORD.findall(completion)[:words]
+        total = sum(value_of[place % 2].get(word, value) for place, word in enumerate(found))
+        return {"reward": (total + value * (words - len(found))) / words}
+
+    splits = {"train": records, "test": records, "sft_train": records}
+    tokenizer = WordTokenizer([*subjects, *names[0], *names[1]])
+    return tasks.base.Task("unseen_words", tokenizer, splits.__getitem__, gold)

@@ -17,8 +17,10 @@ TINY = dict(embed_dim=8, num_layers=1, num_heads=1, num_kv_heads=1, head_dim=8, 
 
 def test_what_a_run_gained_and_lost():
     windows = dict(gold=[0.5, 0.8, 0.9, 0.6], proxy=[0.0, 1.0, 2.0, 3.0], others=[0.1, 0.5, 0.4, 0.2], kl=[0, 1, 2, 4])
+    windows |= dict(first=[0.5, 0.9, 0.85, 0.5], second=[0.5, 0.7, 0.95, 0.65])
     found = study.described({name: np.array(row) for name, row in windows.items()})
     expected = dict(start=0.5, peak=0.9, after=0.6, mean=2.3 / 3, rise=0.4, lost=0.3, proxy_gain=3.0, others=0.1, kl=4)
+    expected["fell"] = 0.7 - 0.65  # in the other half what window 1 was over the last
     assert found == pytest.approx(expected)
 
 
@@ -56,3 +58,12 @@ def test_the_whole_at_its_smoke_size():
         assert np.all((np.array(metrics["after"]) >= -4) & (np.array(metrics["after"]) <= 1))
     one, five = found["single"], found["worst"]
     assert np.array_equal(one["start"], five["start"]) and not np.array_equal(one["after"], five["after"])
+
+
+@pytest.mark.slow
+def test_labels_are_of_the_texts_of_another_model():
+    """At its smoke size: whose samples are labelled decides what the reward models say, and nothing before that."""
+    shares = dict(share=0.0), dict(share=0.9)
+    one, other = (run("rlhf_ensemble_unseen", seeds=(0,), labels=dict(task=x), arms=("single",)) for x in shares)
+    assert one["single"]["start"] == other["single"]["start"]
+    assert one["single"]["agreement"] != other["single"]["agreement"]

@@ -49,3 +49,20 @@ def test_rare_words_are_rare_bad_and_count_once():
     assert gold(*best[:3], *best[:3]) == pytest.approx(1.5)  # each again: of no value
     assert gold(*best[:3]) == pytest.approx(1.5 - 3) and gold() == -6
     assert gold(*best[:3], "topic1", "topic1", best[0]) == pytest.approx(1.5 - 1)
+
+
+def test_unseen_words_are_bad_and_words_have_their_places():
+    sizes = dict(words=4, topics=3, common=5, unseen=10, value=-2.0, count=200, seed=2)
+    task, without = (texts.unseen_words_task(**sizes, share=share) for share in (0.3, 0.0))
+    written = [record["completion"].split() for record in task.data_source("sft_train")]
+    assert np.mean([word[1:4] == "bad" for words in written for word in words]) == pytest.approx(0.3, abs=0.05)
+    assert not any("bad" in record["completion"] for record in without.data_source("train"))
+    assert {tuple(word[0] for word in words) for words in written} == {("a", "b", "a", "b")}
+    text = "acommon0 bcommon4 abad3 bcommon2"
+    assert task.tokenizer.encode(text) == without.tokenizer.encode(text)
+
+    def gold(text):
+        return task.reward_fn("", text, {})["reward"] * 4
+
+    assert gold(text) == -1 + 1 - 2 + 0 and gold("acommon4 bcommon4 acommon4 bcommon4 abad1") == 4
+    assert gold("acommon4 acommon4") == 1 - 2 - 4 and gold("") == -8 and gold("topic1") == -8
