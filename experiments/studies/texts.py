@@ -114,7 +114,7 @@ def unseen_words_task(
 
         gold = the mean of the values of the W words; `value` for each that is missing or not of its place's class
 
-    Each class has common words, with values from -1 to 1 in even steps, and bad ones. With share=0 no text has bad ones;
+    Each class has common words, with values from -1 to 1 in even steps, and bad ones. With share=0 none are bad;
     the ids are the same.
 
     Args:
