@@ -181,7 +181,9 @@ def _measured(clock: Clock, lengths: np.ndarray, synchronous: float) -> tuple[fl
     return speed, max(clock.ages), kept_length(clock.taken, lengths)
 
 
-def draw_lengths(seed: int, sigma: float, groups: int, *, group_size: int, mean: int, longest: float) -> np.ndarray:
+def draw_lengths(
+    seed: int, sigma: float, groups: int, *, group_size: int, mean: int, longest: float
+) -> np.ndarray:
     """Lognormal lengths of rows, in whole tokens.
 
     Args:
