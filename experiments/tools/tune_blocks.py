@@ -18,6 +18,7 @@ import argparse
 import functools
 import itertools
 import json
+import math
 import pathlib
 import sys
 from collections.abc import Iterator
@@ -215,31 +216,61 @@ def failures(device) -> tuple[int, list[str]]:
 # --- The table -------------------------------------------------------------------------------------------------------
 
 
-def entries_of(rows: list[dict[str, Any]], source: str) -> list[Entry]:
-    """The table's entries of a file of points: for each length whose best sizes beat the default when timed whole.
+class Race(NamedTuple):
+    """The best sizes beside the default, timed whole at one length.
 
-    An entry is for rows from its length up to the next one that was measured, the last one for all longer rows.
+    Attributes:
+      key: (device, head dimension, dtype) as an Entry has them.
+      length: of the rows, tokens.
+      following: the next length that was measured; None for the last one.
+      best: the sizes.
+      gain: how many times as fast as the default; 0 if they do not fit, 1 if they are the default.
+    """
+
+    key: tuple[str, int, str]
+    length: int
+    following: int | None
+    best: Blocks
+    gain: float
+
+
+def races(rows: list[dict[str, Any]]) -> list[Race]:
+    """What a file of points decides: a race for each length at which both the best sizes and the default were tried.
 
     Args:
       rows: its lines.
-      source: what the entries say of where they are from.
     """
-    whole = [row for row in rows if row.get("point") == "whole" and "step_s" in row]
+    whole = [row for row in rows if row.get("point") == "whole" and ("step_s" in row or "error" in row)]
     found = []
     for device, head_dim, dtype in sorted({(row["device"], row["head_dim"], row["dtype"]) for row in whole}):
         here = [row for row in whole if (row["device"], row["head_dim"], row["dtype"]) == (device, head_dim, dtype)]
         lengths = sorted({row["length"] for row in here})
+        key = (splash_blocks.KINDS.get(device, device), head_dim + -head_dim % LANES, dtype)
         for length, following in itertools.zip_longest(lengths, lengths[1:]):
-            timed_s = {_blocks(row): row["step_s"] for row in here if row["length"] == length}
+            step_s = {_blocks(row): row.get("step_s", math.inf) for row in here if row["length"] == length}
             best = chosen(rows, device, head_dim, length, dtype)
             default = fit(DEFAULT, queries=length, keys=length)
-            if best not in timed_s or default not in timed_s or timed_s[best] >= timed_s[default]:
-                continue
-            gain = timed_s[default] / timed_s[best]
-            end = None if following is None else following - 1
-            name = splash_blocks.KINDS.get(device, device)
-            said = f"{source}: {gain:.2f} times as fast as {DEFAULT.q} at {length}"
-            found.append(Entry(name, head_dim + -head_dim % LANES, dtype, length, end, best, said, True))
+            if best in step_s and step_s.get(default, math.inf) < math.inf:
+                found.append(Race(key, length, following, best, step_s[default] / step_s[best]))
+    return found
+
+
+def entries_of(decided: list[Race], source: str) -> list[Entry]:
+    """The table's entries: for each length whose best sizes beat the default.
+
+    An entry is for rows from its length up to the next one that was measured, the last one for all longer rows.
+
+    Args:
+      decided: as of `races`.
+      source: what the entries say of where they are from.
+    """
+    found = []
+    for race in decided:
+        if race.gain <= 1.0:
+            continue
+        end = None if race.following is None else race.following - 1
+        said = f"{source}: {race.gain:.2f} times as fast as {DEFAULT.q} at {race.length}"
+        found.append(Entry(*race.key, race.length, end, race.best, said, True))
     return found
 
 
@@ -247,10 +278,21 @@ def _blocks(row: dict[str, Any]) -> Blocks:
     return Blocks(*(row[name] for name in Blocks._fields))
 
 
-def merged(old: list[Entry], new: list[Entry]) -> list[Entry]:
-    """The old entries but those of a device, head dimension and dtype that the new ones have, and the new ones."""
-    measured = {entry[:3] for entry in new}
-    return sorted([*(entry for entry in old if entry[:3] not in measured), *new], key=lambda entry: entry[:4])
+def merged(old: list[Entry], new: list[Entry], decided: list[Race]) -> list[Entry]:
+    """The new entries, and the old ones that nothing was measured against.
+
+    An old entry goes if there is a new one of its device, head dimension and dtype, or if the default won a race at a
+    length that it is for.
+
+    Args:
+      old: of the table.
+      new: as of `entries_of`.
+      decided: as of `races`, of which the new ones are.
+    """
+    won, lost = {entry[:3] for entry in new}, [race for race in decided if race.gain <= 1.0]
+    beaten = lambda entry: any(race.key == entry[:3] and entry.covers(race.length) for race in lost)  # noqa: E731
+    kept = [entry for entry in old if entry[:3] not in won and not beaten(entry)]
+    return sorted([*kept, *new], key=lambda entry: entry[:4])
 
 
 def write(entries: list[Entry], path: pathlib.Path) -> None:
@@ -282,9 +324,7 @@ def main(arguments: list[str] | None = None) -> None:
     if options.to is None:
         parser.error("--to=FILE is missing: where the points go")
     if options.write:
-        found = entries_of(lines(options.to), f"experiments.tools.tune_blocks, {options.to.name}")
-        write(merged(list(splash_blocks.table(options.table)), found), options.table)
-        print(f"{len(found)} entries of {options.to} are in {options.table}")
+        _written(options.to, options.table)
         return
     shapes = [SHAPES[name] for name in names]
     if options.compile:
@@ -296,6 +336,16 @@ def main(arguments: list[str] | None = None) -> None:
             parser.error("there is no TPU here: --shapes=toy tries the script, --compile=v5e:2x2 compiles the points")
     todo = points(shapes, options.to, kind, run)
     measure(options.to, todo, {}, options.seconds, names=NAMES, device=kind)
+
+
+def _written(file: pathlib.Path, path: pathlib.Path) -> None:
+    """Writes the entries of a file of points into a table, and prints what changed."""
+    decided, old = races(lines(file)), list(splash_blocks.table(path))
+    new = entries_of(decided, f"experiments.tools.tune_blocks, {file.name}")
+    entries = merged(old, new, decided)
+    write(entries, path)
+    gone = len(old) + len(new) - len(entries)
+    print(f"{len(new)} entries of {file} are in {path}; {gone} of before are not: measured again")
 
 
 def _checked(topologies: list[str]) -> int:

@@ -8,7 +8,19 @@ import pytest
 
 from experiments.bench import device as bench
 from experiments.tools import tune_blocks
-from experiments.tools.tune_blocks import NAMES, PASSES, SHAPES, Shape, chosen, entries_of, merged, points, sizes_of
+from experiments.tools.tune_blocks import (
+    NAMES,
+    PASSES,
+    SHAPES,
+    Race,
+    Shape,
+    chosen,
+    entries_of,
+    merged,
+    points,
+    races,
+    sizes_of,
+)
 from rl_jax.models.transformer import splash_blocks
 from rl_jax.models.transformer.splash_blocks import DEFAULT, Blocks, Entry, check, fit
 
@@ -58,7 +70,7 @@ def test_the_best_of_each_pass_are_timed_together_and_become_entries(tmp_path, c
     assert (
         chosen(rows, "TPU v5e", 64, 1024, "bfloat16").q == 1024 and chosen(rows, "TPU v4", 64, 4096, "bfloat16") is None
     )
-    first, second = entries_of(rows, "here")
+    first, second = entries_of(races(rows), "here")
     assert (first.device, first.head_dim, first.shortest, first.longest) == ("TPU v5 lite", 128, 1024, 4095)
     assert (second.shortest, second.longest, second.blocks, second.timed) == (4096, None, best, True)
     assert second.source.startswith("here: 1.") and "times as fast as 512 at 4096" in second.source
@@ -85,17 +97,28 @@ def test_it_goes_on_where_it_stopped_and_a_size_that_does_not_fit_is_a_line(tmp_
 def test_sizes_that_are_not_faster_become_no_entry(tmp_path, capsys):
     path = tmp_path / "blocks.jsonl"
     tuned(path, lambda *point: {"forward_s": 1.0, "step_s": 3.0})
-    assert entries_of(bench.lines(path), "here") == []
+    assert entries_of(races(bench.lines(path)), "here") == []
 
 
 def test_measured_entries_replace_those_of_their_device(tmp_path):
     old = [Entry("TPU v5", 128, "bfloat16", 4096, None, DEFAULT, "a", False),
            Entry("TPU v6 lite", 128, "bfloat16", 4096, None, DEFAULT, "b", False)]  # fmt: skip
     new = [Entry("TPU v5", 128, "bfloat16", 1024, None, DEFAULT._replace(q=256), "c", True)]
-    assert merged(old, new) == [new[0], old[1]] and merged(old, []) == sorted(old, key=lambda entry: entry[:4])
+    assert merged(old, new, []) == [new[0], old[1]] and merged(old, [], []) == sorted(old, key=lambda entry: entry[:4])
     path = tmp_path / "table.json"
-    tune_blocks.write(merged(old, new), path)
+    tune_blocks.write(merged(old, new, []), path)
     assert list(splash_blocks.table(path)) == [new[0], old[1]]
+
+
+def test_an_entry_that_lost_to_the_default_goes():
+    """Those of lengths that were not measured stay, and those of other devices."""
+    key, best = ("TPU v5", 128, "bfloat16"), DEFAULT._replace(q=256)
+    old = [Entry(*key, 1024, 4095, best, "a", True), Entry(*key, 8192, None, best, "b", False),
+           Entry("TPU v6 lite", 128, "bfloat16", 1024, None, best, "c", False)]  # fmt: skip
+    lost = [Race(key, 2048, 4096, best, 0.9), Race(key, 4096, None, DEFAULT, 1.0)]
+    assert merged(old, [], lost) == old[1:]
+    assert merged(old, [], [lost[0]._replace(length=16_384, gain=0.0)]) == [old[0], old[2]]
+    assert merged(old, [], [lost[0]._replace(gain=1.1)]) == old, "it won there"
 
 
 def test_the_command_writes_a_table(tmp_path, capsys):
@@ -104,6 +127,22 @@ def test_the_command_writes_a_table(tmp_path, capsys):
     table.write_text("[]")
     tune_blocks.main([f"--to={path}", "--write", f"--table={table}"])
     assert len(splash_blocks.table(table)) == 2 and "2 entries" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("too_large", [False, True])
+def test_the_command_takes_a_beaten_entry_out(tmp_path, capsys, too_large):
+    """The default is as fast, or the best of each pass do not fit together."""
+    path, table = tmp_path / "blocks.jsonl", tmp_path / "table.json"
+
+    def run(shape, length, blocks, name):
+        if too_large and name == "whole" and blocks != fit(DEFAULT, queries=length, keys=length):
+            raise RuntimeError("RESOURCE_EXHAUSTED: scoped vmem limit")
+        return fake(shape, length, blocks, name) if too_large else {"forward_s": 1.0, "step_s": 3.0}
+
+    tuned(path, run)
+    tune_blocks.write([Entry("TPU v5 lite", 128, "bfloat16", 4096, None, DEFAULT, "a", True)], table)
+    tune_blocks.main([f"--to={path}", "--write", f"--table={table}"])
+    assert splash_blocks.table(table) == () and "1 of before are not" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -131,7 +170,7 @@ def test_the_script_at_toy_size(tmp_path, capsys):
     assert all((row["point"] == "dq") == ("forward_s" not in row) or row["point"] == "dkv" for row in rows)
     assert all(row["step_s"] > 0 for row in rows if row["point"] != "forward")
     assert chosen(rows, rows[0]["device"], 128, 128, "float32") == Blocks(*(128,) * 8)
-    assert entries_of(rows, "here") == [] and SHAPES["toy"].lengths == (128,)
+    assert entries_of(races(rows), "here") == [] and SHAPES["toy"].lengths == (128,)
 
 
 def test_entries_that_do_not_compile_are_named(monkeypatch):
