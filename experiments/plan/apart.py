@@ -79,9 +79,21 @@ def is_apart(config, sampler: Sampler | None) -> bool:
     return sampler is not None or bool(config.rollout.mesh and config.rollout.devices == "separate")
 
 
+def host_of(devices: Sequence, chip: Chip) -> dict[Any, int]:
+    """The host of each of a slice's devices: the same one, if it can have as many chips.
+
+    A described slice has a process for each 2 x 2 chips, also where one host has 8 of them.
+
+    Args:
+      devices: all of the slice's.
+      chip: theirs.
+    """
+    return {device: 0 if len(devices) <= chip.host else device.process_index for device in devices}
+
+
 def hosts(devices: Sequence, chip: Chip) -> int:
-    """The number of hosts that these devices of a slice need: one, if it can have as many chips."""
-    return 1 if len(devices) <= chip.host else len({device.process_index for device in devices})
+    """The number of hosts of these devices, all of a slice."""
+    return len(set(host_of(devices, chip).values()))
 
 
 def transfer(setup: Setup, theirs: Setup, chips: tuple[Chip, Chip], figures: dict[str, Any]) -> dict[str, Any]:
@@ -109,7 +121,7 @@ def transfer(setup: Setup, theirs: Setup, chips: tuple[Chip, Chip], figures: dic
         sent, entered = _over_links(shapes, shardings, programs.twins(setup)[1]), _share(shapes, shardings)
     else:
         sent = _total(shapes) / setup.mesh.size
-        entered = _read_by_hosts(shapes, shardings) / theirs.mesh.size
+        entered = _read_by_hosts(shapes, shardings, host_of(theirs.mesh.devices.ravel(), chips[1])) / theirs.mesh.size
     rates = [chip.links if way == LINKS else chip.network for chip in chips]
     seconds = max(sent / rates[0], entered / rates[1])
     state = _share(setup.param_shapes, setup.param_shardings) + programs.optimizer_bytes(setup)
@@ -241,12 +253,12 @@ def _over_links(shapes, shardings, pairs: dict) -> float:
     return _share(shapes, shardings) * int(counts.max())
 
 
-def _read_by_hosts(shapes, shardings) -> float:
-    """Bytes that all hosts of the sampler read: each box of an array once per host."""
+def _read_by_hosts(shapes, shardings, host: dict[Any, int]) -> float:
+    """Bytes that all hosts of the sampler read: each box of an array once per host. host: as of `host_of`."""
     total = 0.0
     for x, sharding in zip(jax.tree.leaves(shapes), jax.tree.leaves(shardings), strict=True):
         boxes = {
-            (device.process_index, *((part.start, part.stop) for part in index))
+            (host[device], *((part.start, part.stop) for part in index))
             for device, index in sharding.devices_indices_map(x.shape).items()
         }
         total += len(boxes) * math.prod(sharding.shard_shape(x.shape)) * x.dtype.itemsize

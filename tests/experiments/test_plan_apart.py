@@ -3,6 +3,8 @@
 import dataclasses
 import importlib.metadata
 import json
+import types
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -146,6 +148,16 @@ def test_a_plan_of_separate_devices_compiles_each_side_on_its_own(monkeypatch):
 # Two processes.
 
 
+class Described(NamedTuple):
+    """A device of a described slice."""
+
+    id: int
+
+    @property
+    def process_index(self) -> int:
+        return self.id // 4
+
+
 def faked(monkeypatch, model, described) -> list:
     """Puts a compiler in place that says 1 GB of everything. Returns (program, devices) as they will be compiled."""
     compiled = []
@@ -213,6 +225,18 @@ def test_two_processes_are_planned_each_on_its_slice(planned):
     assert one["received_bytes"] == read / 4
     rates = [chips.CHIPS[name].network for name in ("v5e", "v6e")]
     assert one["step_s"] == max(left / 4 / rates[0], read / 4 / rates[1])
+
+
+@pytest.mark.parametrize(("name", "count", "expected"), [("v5e", 8, 1), ("v6e", 8, 1), ("v5p", 8, 2), ("v5e", 16, 4)])
+def test_a_host_reads_what_its_own_chips_need(name, count, expected):
+    """A described slice has a process for each 4 chips. An array that every chip has whole is read once per host."""
+    devices = [Described(number) for number in range(count)]
+    whole = types.SimpleNamespace(
+        devices_indices_map=lambda shape: dict.fromkeys(devices, (slice(None),)), shard_shape=lambda shape: shape
+    )
+    chip = chips.CHIPS[name]
+    read = apart._read_by_hosts([jnp.zeros(3)], [whole], apart.host_of(devices, chip))
+    assert apart.hosts(devices, chip) == expected and read == 4 * 3 * expected
 
 
 @pytest.mark.slow
