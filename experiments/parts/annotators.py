@@ -18,7 +18,6 @@ from absl import logging
 
 from experiments.parts import text_models
 from experiments.parts.text_models import Ask
-from rl_jax.control.relabelling.captions import LOST
 from rl_jax.core.binding import bind
 from rl_jax.envs import captions
 from rl_jax.preferences.judge_task import fill
@@ -99,16 +98,19 @@ class Annotator:
         for row, observation in enumerate(observations):
             text = self._caption(observation)
             number = zlib.crc32(text.encode()) or 1
-            if number not in self._texts:
+            if number not in self._words:
                 self._texts[number], self._words[number] = text, words_of(text, self._features)
             hashes[row], features[row] = number, self._words[number]
         return hashes, features
 
-    def answers(self, questions: np.ndarray, waiting: np.ndarray) -> np.ndarray:
+    def answers(self, questions: np.ndarray, waiting: np.ndarray, examples: np.ndarray) -> np.ndarray:
         """As relabelling.captions.Annotator. Raises what `ask` has raised in the thread."""
         asked = {row: tuple(int(x) for x in questions[row]) for row in np.flatnonzero(waiting)}
-        asked = {row: question for row, question in asked.items() if all(x in self._texts for x in question)}
-        found = np.where(waiting, np.float32(LOST), np.float32(np.nan))
+        for row, question in asked.items():
+            for number, example in zip(question, examples[row], strict=True):
+                if number not in self._texts:  # the run was started again
+                    self._texts[number] = self._caption(example)
+        found = np.full(len(questions), np.nan, np.float32)
         with self._lock:
             new = [x for x in dict.fromkeys(asked.values()) if x not in self._known and x not in self._asked]
             self._queue += new

@@ -1,16 +1,20 @@
 """experiments/parts/annotators.py and configs/control/annotated.py: a model that labels captions beside a run."""
 
 import json
+import re
 import threading
 
+import jax
 import numpy as np
 import pytest
 
 from configs.control import annotated
 from experiments.control import ppo as control_ppo
 from experiments.parts import annotators, check_config, control_runs
-from rl_jax.control.relabelling import captions
+from rl_jax.control import relabelling
 from rl_jax.envs import captions as texts
+from rl_jax.models.agents.features import make_net
+from rl_jax.rollout.envs.steps import Transitions
 from rl_jax.rollout.lm import client
 from rl_jax.training import checkpoint
 from tests.experiments.loopback import speaking
@@ -39,6 +43,11 @@ def read(annotator, *places):
     return annotator.read(np.float32(places)[:, None])[0]
 
 
+def asked(annotator, questions, waiting):
+    """Its answers in the process that has read the captions, which needs no examples."""
+    return annotator.answers(questions, waiting, np.full((*questions.shape, 1), np.nan, np.float32))
+
+
 def finish(annotator):
     """Until its thread has nothing left to ask."""
     thread = annotator._thread
@@ -59,23 +68,74 @@ def test_the_run_does_not_wait_and_the_newest_are_asked_first():
     hashes = read(annotator, 1, 2, 3, 4, 5)
     assert (hashes == read(annotator, 1, 2, 3, 4, 5)).all() and len(set(hashes.tolist())) == 5
     questions, waiting = hashes[:, None], np.array([True, False, False, False, False])
-    assert np.isnan(annotator.answers(questions, waiting)).all()
+    assert np.isnan(asked(annotator, questions, waiting)).all()
     assert begun.wait(60), "asked in a thread, which is not done"
-    assert np.isnan(annotator.answers(questions, np.ones(5, bool))).all()
+    assert np.isnan(asked(annotator, questions, np.ones(5, bool))).all()
     go.set()
     finish(annotator)
     assert batches == [["place 1"], ["place 5", "place 4"], ["place 3", "place 2"]]
-    np.testing.assert_array_equal(annotator.answers(questions, np.ones(5, bool)), [0, 0, 1, 0, 0])
-    assert np.isnan(annotator.answers(questions, waiting)[1:]).all(), "what does not wait has no answer"
+    np.testing.assert_array_equal(asked(annotator, questions, np.ones(5, bool)), [0, 0, 1, 0, 0])
+    assert np.isnan(asked(annotator, questions, waiting)[1:]).all(), "what does not wait has no answer"
     assert len(batches) == 3, "each is asked once"
 
 
-def test_who_waits_has_the_answers_at_once_and_a_lost_text_is_said():
-    annotator = made(lambda questions: ["Better: 2" for _ in questions], pairs=True, wait=True)
-    hashes = read(annotator, 1, 2)
-    pairs = np.array([[hashes[0], hashes[1]], [hashes[0], 99]], np.uint32)
-    np.testing.assert_array_equal(annotator.answers(pairs, np.ones(2, bool)), [1.0, captions.LOST])
-    assert annotator._thread is None
+def test_who_waits_has_the_answers_at_once_also_after_a_restart():
+    questions = []
+    for again in (False, True):
+        annotator = made(lambda texts: [questions.append(texts) or "Better: 2" for _ in texts], pairs=True, wait=True)
+        hashes = made(None).read(np.float32([[1], [2]]))[0] if again else read(annotator, 1, 2)
+        found = annotator.answers(hashes[None], np.ones(1, bool), np.float32([[[1], [2]]]))
+        np.testing.assert_array_equal(found, [1.0])
+        assert annotator._thread is None
+    assert questions[0] == questions[1] and '"place 2"' in questions[1][0]
+
+
+class Restarted:
+    """An annotator whose process may be another one."""
+
+    def __init__(self, make):
+        self._make = make
+
+    def start(self):
+        self._now = self._make()
+
+    def read(self, observations):
+        return self._now.read(observations)
+
+    def answers(self, *told):
+        return self._now.answers(*told)
+
+
+@pytest.mark.parametrize("kind", annotated.KINDS)
+def test_an_annotator_that_is_started_again_loses_no_answer(kind):
+    """The first captions are not seen again, and asked about later: one question at a time."""
+
+    def ask(questions):
+        said = [re.findall(r'"place (\d)"', question) for question in questions]
+        return [("YES" if x[0] > "2" else "NO") if len(x) == 1 else str(1 + (x[1] > x[0])) for x in said]
+
+    beside = Restarted(lambda: made(ask, wait=True, pairs=kind == "ranking"))
+    relabel = relabelling.by_captions(
+        num_envs=1, observation_size=1, make_net=make_net, make_annotator=lambda spec, pairs: (beside, 8),
+        annotator={}, kind=kind, captions=8, pairs=4, limit=1, hidden=(), learning_rate=0.1, steps=2,
+    )  # fmt: skip
+    apply = jax.jit(relabel.apply, compiler_options=QUICK)
+
+    def run(starts):
+        state, paid = relabel.begin(jax.random.key(0)), []
+        for turn in range(6):
+            if turn in starts:
+                beside.start()
+            places = np.float32([1, 2, 3] if turn == 0 else [4, 5, 5])[None, :, None]
+            done, zero = np.zeros((1, 3), bool), np.zeros((1, 3), np.float32)
+            state, rows = apply(state, Transitions(places, places, zero, zero, zero, done, done))
+            paid.append(rows.rewards.tolist())
+        return paid, state.answers.tolist()
+
+    whole, halves = run({0}), run({0, 1, 3})
+    np.testing.assert_array_equal(halves[0], whole[0])
+    np.testing.assert_array_equal(halves[1], whole[1])
+    assert np.sum(~np.isnan(whole[1])) > 3
 
 
 @pytest.mark.parametrize("wait", [False, True])
@@ -86,9 +146,9 @@ def test_what_fails_beside_the_run_stops_it(wait):
     annotator = made(ask, wait=wait)
     questions = read(annotator, 1)[:, None]
     with pytest.raises(ConnectionError, match="nobody there"):
-        annotator.answers(questions, np.ones(1, bool))
+        asked(annotator, questions, np.ones(1, bool))
         finish(annotator)
-        annotator.answers(questions, np.ones(1, bool))
+        asked(annotator, questions, np.ones(1, bool))
 
 
 def test_answers_in_words():

@@ -9,8 +9,8 @@
 Captions are made on the host from observations, and known here by their hashes. Each update sends the newest captions
 that were not sent yet (ranking: random pairs of those that there are), as long as fewer than `limit` wait for an
 answer. What has been answered so far comes back in the same call; nobody waits, unless the annotator is told to.
-Everything but the texts is in the state. A run whose annotator waits resumes bit for bit where no question needs a text
-that it has not seen again: ranking does not.
+Everything is in the state, an observation of each caption in place of its text. A run whose annotator waits, and
+answers a question as it did before, resumes bit for bit.
 
 `annotated.by_annotator` is the same without texts: a function of one-hot observations.
 """
@@ -45,6 +45,7 @@ _MOMENTS = feature_moments(shape=())
 def by_captions(
     *,
     num_envs: int,
+    observation_size: int,
     make_net: Callable,
     make_annotator: Callable,
     annotator: Mapping,
@@ -72,6 +73,7 @@ def by_captions(
 
     Args:
       num_envs: B.
+      observation_size: D, numbers of a flat observation.
       make_net: models.agents.features.make_net.
       make_annotator: (annotator, pairs: bool) -> (an Annotator, W).
       annotator: who is asked what, in words of the program.
@@ -106,7 +108,7 @@ def by_captions(
 
     def init(key: chex.PRNGKey) -> Captions:
         net_key, fit_key, key = jax.random.split(key, 3)
-        state = blank(num_envs, captions, size, 1 + (kind == "ranking"), width, key)
+        state = blank(num_envs, captions, size, 1 + (kind == "ranking"), width, observation_size, key)
         if kind == "retrieval":
             return state
         scale = _MOMENTS.init() if kind == "ranking" else ()

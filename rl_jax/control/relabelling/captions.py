@@ -1,7 +1,7 @@
 """Captions of observations and what has been answered about them: the state of `captioned.by_captions`.
 
-A caption is a text that is made on the host. Here it is a hash, a place in a table, and features; the text itself is
-needed only to ask about it, so everything else is in arrays that a checkpoint has.
+A caption is a text that is made on the host. Here it is a hash, a place in a table, features, and an observation that
+has it, of which the text is made again to ask about it: all of it is in arrays that a checkpoint has.
 """
 
 from typing import Any, NamedTuple, Protocol
@@ -17,7 +17,6 @@ from rl_jax.control.relabelling.base import PerEnv
 from rl_jax.rollout.envs.steps import Transitions
 
 MEASURED = ("relabel/captions", "relabel/labelled", "relabel/waiting", "relabel/paid")
-LOST = -1.0  # an answer that will not come, since the text of the caption is not known any more: it is asked for again
 
 
 class Annotator(Protocol):
@@ -26,16 +25,17 @@ class Annotator(Protocol):
     def read(self, observations: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(hashes of the captions uint32 [N], none of them 0, features of the captions float32 [N, W])."""
 
-    def answers(self, questions: np.ndarray, waiting: np.ndarray) -> np.ndarray:
+    def answers(self, questions: np.ndarray, waiting: np.ndarray, examples: np.ndarray) -> np.ndarray:
         """What has been answered.
 
         Args:
           questions: uint32 [Q, k], hashes of one caption or of two.
           waiting: bool [Q], those that were sent and have no answer.
+          examples: float32 [Q, k, D], an observation with each of these captions, which a process that was started
+            again may not have read.
 
         Returns:
-          float32 [Q]: a label, 0 or 1, or which of two is better, 0 the first, 1 the second, .5 neither; nan: not yet;
-          LOST.
+          float32 [Q]: a label, 0 or 1, or which of two is better, 0 the first, 1 the second, .5 neither; nan: not yet.
         """
 
 
@@ -46,6 +46,7 @@ class Captions(NamedTuple):
       hashes: uint32 [C], 0 for a free place.
       seen: int32 [C]. When a caption was last seen, in steps of the run.
       features: float32 [C, W].
+      examples: float32 [C, D]. An observation that has the caption.
       questions: int32 [Q, k]. Places of the captions that are asked about.
       sent: bool [Q].
       answers: float32 [Q]; nan without an answer.
@@ -61,6 +62,7 @@ class Captions(NamedTuple):
     hashes: chex.Array
     seen: chex.Array
     features: chex.Array
+    examples: chex.Array
     questions: chex.Array
     sent: chex.Array
     answers: chex.Array
@@ -73,7 +75,9 @@ class Captions(NamedTuple):
     measured: dict[str, chex.Array]
 
 
-def blank(num_envs: int, captions: int, questions: int, each: int, width: int, key: chex.PRNGKey) -> Captions:
+def blank(
+    num_envs: int, captions: int, questions: int, each: int, width: int, observation_size: int, key: chex.PRNGKey
+) -> Captions:
     """The state before the first step, without a network.
 
     Args:
@@ -82,6 +86,7 @@ def blank(num_envs: int, captions: int, questions: int, each: int, width: int, k
       questions: Q; question i is about caption i until it is drawn.
       each: k, captions per question.
       width: W.
+      observation_size: D.
       key: for pairs.
     """
     zero = jnp.int32(0)
@@ -89,6 +94,7 @@ def blank(num_envs: int, captions: int, questions: int, each: int, width: int, k
         hashes=jnp.zeros(captions, jnp.uint32),
         seen=jnp.zeros(captions, jnp.int32),
         features=jnp.zeros((captions, width)),
+        examples=jnp.zeros((captions, observation_size)),
         questions=jnp.tile(jnp.arange(questions, dtype=jnp.int32)[:, None] % captions, (1, each)),
         sent=jnp.zeros(questions, bool),
         answers=jnp.full(questions, jnp.nan),
@@ -154,15 +160,18 @@ def waiting(state: Captions) -> chex.Array:
 def noticed(state: Captions, beside: Annotator, rows: Transitions) -> tuple[Captions, chex.Array]:
     """(the state with the captions of these steps' next observations, their places int32 [B, T])."""
     shape, width = rows.rewards.shape, state.features.shape[1]
-    seen = rows.next_observations.reshape(shape[0] * shape[1], -1)
+    seen = rows.next_observations.reshape(shape[0] * shape[1], -1).astype(jnp.float32)
     found = jax.ShapeDtypeStruct(seen.shape[:1], jnp.uint32), jax.ShapeDtypeStruct((len(seen), width), jnp.float32)
     hashes, features = io_callback(lambda x: beside.read(np.asarray(x)), found, seen, ordered=True)
     hashes, places = placed(state.hashes, hashes)
     times = jnp.tile(state.steps + 1 + jnp.arange(shape[1], dtype=jnp.int32)[None], (shape[0], 1)).reshape(-1)
+    # Of several rows with a caption the first: to write all of them would leave open which, number by number.
+    first = jnp.full(len(hashes), len(seen)).at[places].min(jnp.arange(len(seen)), mode="drop")
     state = state._replace(
         hashes=hashes,
         seen=state.seen.at[places].max(times, mode="drop"),
         features=state.features.at[places].set(features, mode="drop"),
+        examples=jnp.where((first < len(seen))[:, None], seen[jnp.minimum(first, len(seen) - 1)], state.examples),
         steps=state.steps + shape[1],
     )
     return state, places.reshape(shape)
@@ -198,11 +207,10 @@ def answered(beside: Annotator, state: Captions) -> tuple[Captions, chex.Array]:
     """(the state with the answers that there are by now, whether there are new ones, bool [])."""
     result = jax.ShapeDtypeStruct(state.answers.shape, jnp.float32)
     call = lambda *told: beside.answers(*(np.asarray(x) for x in told))  # noqa: E731
-    told = io_callback(call, result, state.hashes[state.questions], waiting(state), ordered=True)
-    arrived = waiting(state) & ~jnp.isnan(told) & (told != LOST)
-    lost = waiting(state) & (told == LOST)
-    moved = state._replace(answers=jnp.where(arrived, told, state.answers), sent=state.sent & ~lost)
-    return moved, jnp.any(arrived)
+    asked = state.hashes[state.questions], waiting(state), state.examples[state.questions]
+    told = io_callback(call, result, *asked, ordered=True)
+    arrived = waiting(state) & ~jnp.isnan(told)
+    return state._replace(answers=jnp.where(arrived, told, state.answers)), jnp.any(arrived)
 
 
 def counted(state: Captions, value: chex.Array) -> dict[str, chex.Array]:

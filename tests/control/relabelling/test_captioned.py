@@ -19,23 +19,26 @@ PLACES = 6
 class Beside:
     """An annotator whose captions are places: `told` are its answers by hash, `sent` the questions of each call."""
 
-    def __init__(self, told=(), known=None):
-        self.told, self.sent, self.known = dict(told), [], known
+    def __init__(self, told=()):
+        self.told, self.sent = dict(told), []
 
     def read(self, observations):
         places = observations.argmax(axis=1)
         return (places + 10).astype(np.uint32), np.eye(PLACES, dtype=np.float32)[places]
 
-    def answers(self, questions, waiting):
+    def answers(self, questions, waiting, examples):
         asked = [tuple(int(x) - 10 for x in row) for row in questions]
         self.sent.append([q for q, on in zip(asked, waiting, strict=True) if on])
-        lost = [self.known is not None and not set(q) <= self.known for q in asked]
-        found = [captions.LOST if gone else self.told.get(q, np.nan) for q, gone in zip(asked, lost, strict=True)]
-        return np.where(waiting, np.float32(found), np.float32(np.nan))
+        places = examples.argmax(axis=2)[waiting].tolist()
+        assert places == [list(q) for q, on in zip(asked, waiting, strict=True) if on], (
+            "an observation with the caption"
+        )
+        return np.where(waiting, np.float32([self.told.get(q, np.nan) for q in asked]), np.float32(np.nan))
 
 
 def made(beside, **fields):
-    known = dict(num_envs=1, make_net=make_net, make_annotator=lambda spec, pairs: (beside, PLACES), annotator={})
+    known = dict(num_envs=1, observation_size=PLACES, make_net=make_net, annotator={})
+    known |= dict(make_annotator=lambda spec, pairs: (beside, PLACES))
     plain = dict(captions=PLACES, limit=2, power=1.0, coef=1.0, keep=0.0, hidden=(), learning_rate=0.1)
     return relabelling.by_captions(**known | plain | fields)
 
@@ -78,7 +81,7 @@ def test_the_loss_is_the_cross_entropy_of_what_has_an_answer():
 
 
 def test_pairs_are_of_different_captions_and_spare_those_that_wait():
-    state = captions.blank(1, 4, 3, 2, 1, jax.random.key(0))
+    state = captions.blank(1, 4, 3, 2, 1, 1, jax.random.key(0))
     draw = jax.jit(functools.partial(captions.drawn_pairs, limit=2), compiler_options=QUICK)
     assert not draw(state._replace(hashes=jnp.uint32([7, 0, 0, 0])), jax.random.key(0)).sent.any(), "one caption"
     state, counts = state._replace(hashes=jnp.uint32([7, 8, 9, 0])), []
@@ -114,17 +117,13 @@ def test_labels_pay_from_the_update_in_which_they_come():
     assert measured == pytest.approx(expected)
 
 
-def test_what_is_lost_is_asked_again_and_what_does_not_fit_pays_nothing():
-    beside = Beside({(1,): 1.0, (2,): 1.0}, known={1})
+def test_what_does_not_fit_pays_nothing():
+    beside = Beside({(1,): 1.0, (2,): 1.0})
     state, apply = compiled(made(beside, captions=2, limit=1))
     rows = walk([0, 1, 2, 3, 2], PLACES)  # 3 does not fit in
-    for turn in range(3):
-        if turn == 2:
-            beside.known = None
+    for _ in range(2):
         state, found = apply(state, rows)
-    assert beside.sent == [[(2,)], [(2,)], [(2,)]] and found.rewards[0].tolist() == [0, 1, 0, 0.5]
-    state, found = apply(state, rows)
-    assert found.rewards[0].tolist() == [1, 1, 0, 0.5]
+    assert beside.sent == [[(2,)], [(1,)]] and found.rewards[0].tolist() == [1, 1, 0, 0.5]
 
 
 @pytest.mark.parametrize("kind", ["classifier", "ranking"])
@@ -148,7 +147,7 @@ def test_a_network_learns_what_the_answers_say(kind):
 
 
 def test_an_annotator_that_fails_stops_the_update():
-    def answers(questions, waiting):
+    def answers(questions, waiting, examples):
         raise ConnectionError("nobody there")
 
     beside = Beside()
