@@ -12,6 +12,8 @@ vision-language model is asked, in the published two questions; any server with 
 
     ... --config.labels.server.url=http://HOST:8000 --config.labels.server.model=NAME --config.labels.num_pairs=200
 
+Its answers are kept in the run's folder, or in the file labels.server.kept, and not asked for again.
+
 Departs: the reward reads a CLIP's code of the picture in place of its pixels; the environment and the data are
 configs/control/offline.py's pointmass.
 
@@ -35,7 +37,7 @@ def get_config(arg: str | None = None):
             picture=dict(fn="pointmass", size=16),
             goal="the dot is far right and at the top",
             margin=0.02,
-            server=dict(url="", model="", timeout_s=60.0, concurrency=4),
+            server=dict(url="", model="", timeout_s=60.0, concurrency=4, kept=""),
             num_pairs=16 if smoke else 1000,
             num_held=16 if smoke else 200,
             updates=4 if smoke else 1000,

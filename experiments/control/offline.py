@@ -23,6 +23,7 @@ from experiments.parts import (
     in_context_runs,
     offline_runs,
     online_runs,
+    picture_judges,
     skill_runs,
     tour_runs,
 )
@@ -45,7 +46,7 @@ def run(config, workdir: pathlib.Path) -> None:
     if "continual" in config and config.algorithm.fn not in SEQUENCES:
         raise ValueError(f"continual: algorithm.fn={config.algorithm.fn!r} learns one task; {' or '.join(SEQUENCES)}")
     one_task = online_runs.make_online_run if "online" in config else offline_runs.make_offline_run
-    make_run = (SEQUENCES | OWN).get(config.algorithm.fn, one_task)
+    make_run = picture_judges.keeping((SEQUENCES | OWN).get(config.algorithm.fn, one_task), config, workdir)
     control_loop.train(config, workdir, make_run, lambda config: lambda state, step: [])
 
 

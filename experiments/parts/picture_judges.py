@@ -4,23 +4,31 @@
 
 The server takes images in /v1/chat/completions (vLLM and others). It is asked the two questions of RL-VLM-F's published
 code: to describe both pictures and their difference in terms of the goal, then, given its answer, for 0, 1 or -1.
-No key is sent.
+No key is sent. Two pictures are asked about once, also by a run that is started again: last answers are kept in a file
+(text_models.Cached), labels.server.kept or one in the run's folder.
 """
 
 import base64
+import functools
+import hashlib
+import json
+import pathlib
 import re
 import struct
+import threading
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from experiments.parts.text_models import Cached
 from rl_jax.control.offline import labelling
 from rl_jax.rollout.lm.client import CHAT, Client
 
+AT_ONCE = 32  # pairs of pictures whose answers are kept together
 DESCRIBE = """1. What is shown in Image 1?
 2. What is shown in Image 2?
 3. The goal is {goal}. Is there any difference between Image 1 and Image 2 in terms of achieving the goal?"""
@@ -49,13 +57,7 @@ def make_judge(fields, eyes) -> Callable:
     if not server.model:
         raise ValueError("labels.server.url is set: set labels.server.model, the name that the server knows it by")
     client = Client(server.url, timeout_s=server.timeout_s, concurrency=server.concurrency)
-
-    def ask(images: np.ndarray) -> np.ndarray:
-        def one(pair: np.ndarray) -> int:
-            return ask_server(client.post, server.model, fields.goal, *pair)
-
-        with ThreadPoolExecutor(server.concurrency) as pool:
-            return np.fromiter(pool.map(one, np.asarray(images)), np.int32, len(images))
+    ask = _asking(client.post, fields)
 
     def judge(observations: jax.Array, codes: jax.Array) -> jax.Array:
         images = jnp.round(255.0 * eyes.draw(observations)).astype(jnp.uint8)
@@ -64,8 +66,54 @@ def make_judge(fields, eyes) -> Callable:
     return judge
 
 
-def ask_server(post: Callable, model: str, goal: str, first: np.ndarray, second: np.ndarray) -> int:
-    """0 if the first picture shows the goal better, 1 if the second does, -1 if the model is unsure.
+def keeping(make_run: Callable, config, folder: pathlib.Path) -> Callable:
+    """make_run of a program (control_runs.make_run), with a file for a server's answers if the config names none.
+
+    Args:
+      make_run: (config, keywords) -> a run.
+      config: of the program.
+      folder: the run's, where the file is; each process has its own.
+    """
+    server = config.labels.get("server") if "labels" in config else None
+    if not server or not server.url or server.get("kept"):
+        return make_run
+
+    @functools.wraps(make_run)
+    def made(config, **keywords):
+        own = config.copy_and_resolve_references()
+        with own.unlocked():
+            own.labels.server.kept = str(folder / f"pictures_said_{jax.process_index()}.jsonl")
+        return make_run(own, **keywords)
+
+    return made
+
+
+def _asking(post: Callable, fields) -> Callable:
+    """(images uint8 [M, 2, H, W, 3]) -> int32 [M], by a server. Arguments: of Client; config.labels."""
+    server, pairs, lock = fields.server, {}, threading.Lock()
+
+    def answers(names: Sequence[str]) -> list[str]:
+        with ThreadPoolExecutor(server.concurrency) as pool:
+            return list(pool.map(lambda name: ask_server(post, server.model, fields.goal, *pairs[name]), names))
+
+    by = json.dumps(dict(model=server.model, goal=fields.goal, questions=(DESCRIBE, DECIDE)))
+    cached = Cached(answers, server.get("kept", ""), by)
+
+    def ask(images: np.ndarray) -> np.ndarray:
+        images, labels = np.asarray(images), []
+        names = [f"{pair.shape[1:]} {hashlib.sha256(pair.tobytes()).hexdigest()}" for pair in images]
+        with lock:  # several devices of a process may ask
+            pairs.update(zip(names, images, strict=True))
+            for start in range(0, len(names), AT_ONCE):
+                labels += map(label_of, cached(names[start : start + AT_ONCE]))
+            pairs.clear()
+        return np.asarray(labels, np.int32)
+
+    return ask
+
+
+def ask_server(post: Callable, model: str, goal: str, first: np.ndarray, second: np.ndarray) -> str:
+    """The model's last answer, whose label (`label_of`) says which picture shows the goal better.
 
     Source: arXiv 2411.05273; the prompts are those of the published RL-VLM-F, the images are sent before them.
 
@@ -82,7 +130,7 @@ def ask_server(post: Callable, model: str, goal: str, first: np.ndarray, second:
         content.append({"type": "text", "text": f"Image {number}:"})
         content.append({"type": "image_url", "image_url": {"url": url(image)}})
     answer = _said(post, model, [*content, {"type": "text", "text": questions}])
-    return label_of(_said(post, model, DECIDE.format(questions=questions, answer=answer)))
+    return _said(post, model, DECIDE.format(questions=questions, answer=answer))
 
 
 def _said(post: Callable, model: str, content) -> str:
@@ -96,7 +144,7 @@ def _said(post: Callable, model: str, content) -> str:
 
 
 def label_of(text: str) -> int:
-    """The label that an answer ends with; -1 if it has no number alone on a line."""
+    """The label that an answer ends with: 0, the first picture is better, 1, the second, -1, unsure or no label."""
     found = [line for line in text.split("\n") if re.fullmatch(r"\W*(-1|0|1)\W*", line)]
     return int(re.search(r"-1|0|1", found[-1])[0]) if found else -1
 

@@ -58,6 +58,40 @@ def test_a_server_is_shown_both_pictures_and_asked_twice(monkeypatch):
     assert len(servers[0].asked) == 6 and servers[0].options == dict(timeout_s=1.0, concurrency=2)
 
 
+def test_a_run_that_is_started_again_asks_for_what_it_does_not_know(monkeypatch, tmp_path):
+    servers, shown = [], jnp.array([[[1.0], [0.2]], [[0.2], [1.0]], [[1.0], [0.2]]])
+    monkeypatch.setattr(picture_judges, "Client", lambda *a, **k: servers.append(Server(*a, **k)) or servers[-1])
+    monkeypatch.setattr(picture_judges, "AT_ONCE", 1)
+    make = lambda config: picture_judges.make_judge(config.labels, EYES)  # noqa: E731
+
+    def started(seen, **server):
+        config = ConfigDict(dict(labels=fields(url="http://here:1", model="seer", **server)))
+        found = picture_judges.keeping(make, config, tmp_path)(config)(seen, None).tolist()
+        assert "kept" not in config.labels.server or config.labels.server.kept == server["kept"], "the run's own stays"
+        return found, len(servers[-1].asked)
+
+    assert started(shown) == ([0, 1, 0], 4), "each pair once"
+    assert started(shown) == ([0, 1, 0], 0)
+    assert started(shown[::-1, ::-1]) == ([1, 0, 1], 0), "the same two pairs"
+    (file,) = tmp_path.iterdir()
+    assert started(shown, kept=str(tmp_path / "other.jsonl"))[1] == 4 and started(shown, kept=str(file))[1] == 0
+
+    def fails(self, path, body):
+        if len(self.asked) > 2:
+            raise ConnectionError("nobody there")
+        return Server.answer(self, path, body)
+
+    seen = jnp.array([[[0.0], [0.4]], [[0.0], [0.6]]])
+    with monkeypatch.context() as patch:
+        patch.setattr(Server, "answer", Server.post, raising=False)
+        patch.setattr(Server, "post", fails)
+        with pytest.raises(Exception, match="nobody there"):
+            started(seen)
+    assert started(seen) == ([1, 1], 2), "what was said before a failure is kept"
+    config = ConfigDict(dict(labels=fields()))
+    assert picture_judges.keeping(make, config, tmp_path) is make, "without a server"
+
+
 def test_without_a_server_the_cosines_decide():
     codes = jnp.array([[[0.0, 1.0], [1.0, 0.0]], [[0.8, 0.6], [0.6, 0.8]]])
     assert picture_judges.make_judge(fields(), EYES)(None, codes).tolist() == [0, -1]
