@@ -90,7 +90,18 @@ def tokens_of(texts: tuple[str, ...], tokenizer, context: int) -> np.ndarray:
       texts: K texts.
       tokenizer: of rl_jax.tokenizers.
       context: the most tokens of a text.
+
+    Raises:
+      ValueError: if a text has a letter without a token (a small vocabulary), or spells the end token.
     """
+    for text in texts:
+        ids, spans = tokenizer.encode_with_offsets(text)
+        if tokenizer.eos_id in ids:  # what CLIP's tokenizers give for what they do not know: the model stops reading
+            begin, end = spans[ids.index(tokenizer.eos_id)]
+            raise ValueError(
+                f"the text {text!r}: the encoder's tokenizer has no token for {text[begin:end]!r} at letter "
+                f"{begin + 1}, and would end the text there. Write it in other words, or take another encoder"
+            )
     rows = [tokenizer.encode(text, bos=True) for text in texts]
     rows = [[*row[: context - 1], tokenizer.eos_id] for row in rows]
     width = max(map(len, rows))

@@ -89,7 +89,7 @@ def test_the_folder_is_what_transformers_reads():
     import torch
     import transformers
 
-    texts = (CORNER, "A dot in a square", "unheard-of words, 12")
+    texts = (CORNER, "A dot in a square", "unheard words")
     tokenizer = load_tokenizer(folder())
     whole = tokenizers.Tokenizer.from_file(str(folder() / "tokenizer.json"))
     tokens = image_encoders.tokens_of(texts, tokenizer, 16)
@@ -106,6 +106,15 @@ def test_the_folder_is_what_transformers_reads():
         found = model(input_ids=torch.from_numpy(tokens).long(), pixel_values=torch.from_numpy(pixels.copy()))
     np.testing.assert_allclose(image_encoders.now(eyes.images, seen), found.image_embeds.numpy(), atol=1e-5)
     np.testing.assert_allclose(eyes.texts(texts), found.text_embeds.numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("goal", "letter", "place"), [("the dot is at 7", "7", 15), ("far left, low", ",", 9), ("dot far Ä", "Ä", 9)]
+)
+def test_a_goal_with_an_unknown_letter_is_refused(tmp_path, goal, letter, place):
+    tiny_clip.write_tokenizer(tmp_path, tiny_clip.captions_of(tiny_clip.WORLDS["pointmass"]))
+    with pytest.raises(ValueError, match=f"the text '{goal}': .* no token for '{letter}' at letter {place}, and"):
+        image_encoders.tokens_of((CORNER, goal), load_tokenizer(tmp_path), 16)
 
 
 def test_chunks_change_nothing(monkeypatch):
