@@ -10,12 +10,17 @@ experiments.sft fine-tunes the adapter on that, and from the next stage on the t
 analyses. A model from scratch has nothing to say: in stage 0 a script speaks (speakers.camp, wrong in --wrong of its
 answers), or with --first a server. --least keeps the analyses after which the player followed at least so well.
 
-WORKDIR/policy and WORKDIR/adapter_N are runs like any other; the same command goes on where it was stopped.
+Each program is a process, and this one uses no accelerator: the policy and the fine-tuning have it one after the other.
+A tuned adapter has to speak while the policy trains, so its server is on the CPU; --speak_on=cuda puts it beside the
+policy, where both fit (XLA_PYTHON_CLIENT_MEM_FRACTION=.4). WORKDIR/policy and WORKDIR/adapter_N are runs like any
+other, WORKDIR/stage_N.json has the policy's metrics at the end of a stage; the same command goes on where it stopped.
 """
 
 import argparse
 import json
+import os
 import pathlib
+import signal
 import subprocess
 import sys
 import threading
@@ -23,17 +28,17 @@ import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from configs import task as task_config
-from configs.control import guides as guide_config
-from experiments import sft
-from experiments.control import ppo as control_ppo
+from experiments.parts import stops
 from experiments.parts.text_models import Ask, by_server
+from experiments.sweep.points import Point
 from experiments.tools.serve_text import make_server
 from rl_jax.envs import speakers
 from rl_jax.envs.worlds import camp
-from rl_jax.runs.logging import read_jsonl
+from rl_jax.runs.logging import cut_back, read_jsonl, write_atomically
+from rl_jax.runs.run_record import is_complete
 
 RECORDS = "said.jsonl"
+SHOWN = ("eval/return", "episode/return", "episode/understood")
 
 
 class Front:
@@ -79,14 +84,15 @@ def learned_from(rows: Sequence[dict[str, Any]], least: float) -> list[dict[str,
     """Records of the adapter that it is tuned on: those whose analysis was followed at least so well.
 
     A row's own score is of what was said in its world before, so an analysis is scored by its world's next row; the
-    last one of each world has none.
+    last one of each world has none. Of turns that a killed run repeated the last row is taken.
 
     Args:
       rows: of guidance's record, in order.
       least: score that the next row must have; 0 keeps all rows, as the paper's code.
     """
+    rows = list({(row["world"], row["turn"]): row for row in rows}.values())
     if least <= 0.0:
-        return list(rows)
+        return rows
     last, kept = {}, []
     for row in rows:
         before = last.get(row["world"])
@@ -97,73 +103,123 @@ def learned_from(rows: Sequence[dict[str, Any]], least: float) -> list[dict[str,
 
 
 def run_stages(
-    config,
     workdir: pathlib.Path,
     front: Front,
     *,
     stages: int,
     steps: int,
     least: float,
-    train: Callable = control_ppo.run,
+    train: Callable,
     tune: Callable,
     serve: Callable,
 ) -> list[dict[str, float]]:
-    """The loop. Returns the policy's last row of metrics of each stage.
+    """The loop. Returns the policy's metrics at the end of each stage that is complete.
 
     Args:
-      config: of control.ppo with env.guide, whose adapter is asked at front.url.
       workdir: of all runs.
       front: who is asked; its `ask` is that of stage 0.
       stages: fine-tunings; the policy has one stage more.
       steps: of the policy per stage.
       least: see `learned_from`.
-      train: (config, folder) -> None, goes on with the run in the folder.
+      train: ({field of the policy's config: value}, folder) -> whether it is complete; goes on with the run there.
       tune: (records file, folder, folder of the adapter before or None) -> whether it is complete.
       serve: (folder of an adapter) -> (ask, close).
 
     Raises:
       ValueError: if nothing is left to learn from.
     """
-    records, found, close = workdir / RECORDS, [], None
-    config.env.guide.record = str(records)
-    try:
-        for stage in range(stages + 1):
-            config.train.total_steps = steps * (stage + 1)
-            before = len(read_jsonl(records)) if records.exists() else 0
-            train(config, workdir / "policy")
-            found.append(read_jsonl(workdir / "policy" / "metrics.jsonl")[-1])
-            if stage == stages or found[-1]["env_steps"] < config.train.total_steps:  # the end, or a signal
-                break
-            folder, data = workdir / f"adapter_{stage + 1}", workdir / f"said_{stage + 1}.jsonl"
-            if not data.exists():
-                rows = learned_from(read_jsonl(records)[before:], least)
-                if not rows:
-                    raise ValueError(f"stage {stage}: no analysis was followed with a score of {least}: lower --least")
-                data.write_text("".join(json.dumps(row) + "\n" for row in rows))
-            if not tune(data, folder, workdir / f"adapter_{stage}" if stage else None):
-                break
-            if close is not None:
-                close()
-            front.ask, close = serve(folder)
-    finally:
-        if close is not None:
-            close()
+    found, before = [], 0
+    for stage in range(stages + 1):
+        ended = _end_of(stage, workdir, front, steps, train, serve)
+        if ended is None:
+            break
+        found.append(ended["metrics"])
+        if stage == stages:
+            break
+        folder, data = workdir / f"adapter_{stage + 1}", workdir / f"said_{stage + 1}.jsonl"
+        if not data.exists():
+            rows = learned_from(read_jsonl(workdir / RECORDS)[before : ended["records"]], least)
+            if not rows:
+                raise ValueError(f"stage {stage}: no analysis was followed with a score of {least}: lower --least")
+            write_atomically(data, "".join(json.dumps(row) + "\n" for row in rows).encode())
+        before = ended["records"]
+        if not tune(data, folder, workdir / f"adapter_{stage}" if stage else None):
+            break
     return found
 
 
-def served(folder: pathlib.Path) -> tuple[Ask, Callable]:
-    """(ask, close) of a run that answers in a process of its own."""
+def _end_of(
+    stage: int, workdir: pathlib.Path, front: Front, steps: int, train: Callable, serve: Callable
+) -> dict[str, Any] | None:
+    """The policy's "metrics" at the end of a stage, and the number of "records" by then; None if it was stopped.
+
+    They are written when the stage is complete, and a stage that has them is not run again.
+    """
+    mark, records, policy = workdir / f"stage_{stage}.json", workdir / RECORDS, workdir / "policy"
+    if mark.exists():
+        return json.loads(mark.read_text())
+    cut_back(workdir, sys.maxsize)  # half a line of a run that was killed
+    close = None
+    if stage:
+        front.ask, close = serve(workdir / f"adapter_{stage}")
+    try:
+        fields = {"train.total_steps": steps * (stage + 1), "env.guide.record": str(records)}
+        if not train(fields | {"env.guide.adapter.url": front.url}, policy):
+            return None
+    finally:
+        if close is not None:
+            close()
+    count = len(read_jsonl(records)) if records.exists() else 0
+    ended = {"metrics": read_jsonl(policy / "metrics.jsonl")[-1], "records": count}
+    write_atomically(mark, (json.dumps(ended) + "\n").encode())
+    return ended
+
+
+def ran(config: str, program: str, fields: dict[str, Any], folder: pathlib.Path) -> bool:
+    """Runs a program in a process of its own. Returns False if a signal ended it early.
+
+    Args:
+      config: file and arguments.
+      program: of experiments, "control.ppo".
+      fields: of its config, by dotted names.
+      folder: its workdir.
+
+    Raises:
+      RuntimeError: if it fails.
+    """
+    process = subprocess.Popen(Point(folder.name, fields, folder.name, 0, config, program).command(folder))
+    # A terminal sends SIGINT to both; SIGTERM may come to this one alone.
+    handlers = {signal.SIGINT: lambda *_: None, signal.SIGTERM: lambda *_: process.terminate()}
+    kept = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    try:
+        status = process.wait()
+    finally:
+        for number, handler in kept.items():
+            signal.signal(number, handler)
+    if status not in (0, stops.STOPPED):
+        raise RuntimeError(f"experiments.{program} in {folder} ended with {status}; the same command goes on")
+    return status == 0
+
+
+def served(folder: pathlib.Path, platform: str) -> tuple[Ask, Callable]:
+    """(ask, close) of a run that answers in a process of its own. platform: of jax there, "cpu"; "": the default."""
     command = [sys.executable, "-m", "experiments.tools.serve_text", str(folder), "--port=0", "--max_tokens=48"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    chosen = os.environ | ({"JAX_PLATFORMS": platform} if platform else {})
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=chosen)
+
+    def close() -> None:
+        process.terminate()
+        process.wait()  # it has let go of its device
+
     for line in process.stdout:
         if " answers at " in line:
             url = line.rpartition(" ")[2].strip()
-            return by_server(url=url, chat=False, max_tokens=48, timeout_s=600.0, concurrency=1), process.terminate
+            return by_server(url=url, chat=False, max_tokens=48, timeout_s=600.0, concurrency=1), close
     raise RuntimeError(f"experiments.tools.serve_text {folder} ended with {process.wait()} before it answered")
 
 
-def main(argv=None) -> None:
-    """The command."""
+def main(argv=None) -> int:
+    """The command. Returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workdir", required=True)
     parser.add_argument("--stages", type=int, default=2, help="fine-tunings of the adapter")
@@ -174,39 +230,50 @@ def main(argv=None) -> None:
     parser.add_argument("--model", default="", help="Hugging Face folder of the adapter; without one a small model")
     parser.add_argument("--sft_steps", type=int, default=300, help="steps of each fine-tuning")
     parser.add_argument("--port", type=int, default=8123, help="where the policy's run asks")
+    parser.add_argument("--speak_on", default="cpu", help="JAX_PLATFORMS of a tuned adapter's server")
     options = parser.parse_args(argv)
     workdir = pathlib.Path(options.workdir)
     workdir.mkdir(parents=True, exist_ok=True)
 
-    def tune(data: pathlib.Path, folder: pathlib.Path, before: pathlib.Path | None) -> bool:
-        return sft.run(sft_config(data, options.model, before, options.sft_steps), folder)
+    def train(fields: dict[str, Any], folder: pathlib.Path) -> bool:
+        return ran("configs/control/guides.py:camp,staged", "control.ppo", fields, folder)
 
+    def tune(data: pathlib.Path, folder: pathlib.Path, before: pathlib.Path | None) -> bool:
+        word, fields = tuning(data, options.model, before, options.sft_steps)
+        return is_complete(folder) or ran(f"configs/task.py:{word}", "sft", fields, folder)
+
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(stops.STOPPED))  # between programs: the server is closed
     with Front(options.port) as front:
         front.ask = by_server(url=options.first) if options.first else scripted(options.wrong)
-        config = guide_config.get_config("camp,staged")
-        config.env.guide.adapter.url = front.url
         numbers = dict(stages=options.stages, steps=options.steps, least=options.least)
-        found = run_stages(config, workdir, front, **numbers, tune=tune, serve=served)
+        serve = lambda folder: served(folder, options.speak_on)  # noqa: E731
+        found = run_stages(workdir, front, **numbers, train=train, tune=tune, serve=serve)
     for stage, row in enumerate(found):
-        said = {name: round(row[name], 3) for name in ("eval/return", "episode/return", "episode/understood")}
-        print(f"stage {stage}: {said}")
+        print(f"stage {stage}: { ({name: round(row[name], 3) for name in SHOWN}) }")
+    return 0 if len(found) > options.stages else stops.STOPPED
 
 
-def sft_config(data: pathlib.Path, model: str, before: pathlib.Path | None, steps: int):
-    """The config of a fine-tuning: configs/task.py, adapters on a pretrained model, or a small model from scratch."""
-    config = task_config.get_config("lora" if model else "scratch")
-    config.task.path, config.init_from = str(data), str(before) if before else ""
-    config.sft.steps = steps
-    config.sft.eval_every = steps
-    config.eval.update(num_prompts=16, batch_size=16)
+def tuning(data: pathlib.Path, model: str, before: pathlib.Path | None, steps: int) -> tuple[str, dict[str, Any]]:
+    """A fine-tuning: (the word of configs/task.py, fields of that config).
+
+    Args:
+      data: the records.
+      model: a pretrained folder, which gets adapters; "": a small model from scratch.
+      before: the run that it begins with; None: none.
+      steps: of it.
+    """
+    fields: dict[str, Any] = {"task.path": str(data), "init_from": str(before) if before else ""}
+    fields |= {"sft.steps": steps, "sft.eval_every": steps, "eval.num_prompts": 16, "eval.batch_size": 16}
     if model:
-        config.model.path = model
-    else:
-        config.model.update(embed_dim=64, num_layers=2, num_heads=2, num_kv_heads=2, mlp_dim=128)
-        config.sft.batch_size = 16
-        config.rollout.update(completion_length=48, prompt_buckets=(256,))
-    return config
+        return "lora", fields | {"model.path": model}
+    small = dict(embed_dim=64, num_layers=2, num_heads=2, num_kv_heads=2, mlp_dim=128)
+    fields |= {f"model.{name}": size for name, size in small.items()}
+    return "scratch", fields | {
+        "sft.batch_size": 16,
+        "rollout.completion_length": 48,
+        "rollout.prompt_buckets": (256,),
+    }
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -17,6 +17,7 @@ the analyses that it gave, whose prompts have the score (sft.py). Here e counts 
 are dropped. The paper's text was not read beyond its abstract.
 """
 
+import functools
 import json
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -61,6 +62,7 @@ class Guided(NamedTuple):
       last: int32 [B], the last deed of the episode; -1 before the first.
       score: float32 [B], u of the last question.
       time: int32 [B], steps of the episode.
+      turn: int32 [B], questions so far.
     """
 
     state: Any
@@ -69,6 +71,7 @@ class Guided(NamedTuple):
     last: chex.Array
     score: chex.Array
     time: chex.Array
+    turn: chex.Array
 
 
 def understanding(deeds: chex.Array, goals: chex.Array, *, steepness: float = 10.0, middle: float = 0.1) -> chex.Array:
@@ -126,8 +129,8 @@ def guided(env: Vector, speakers: Speakers, *, interval: int = 100, record: str 
       env: observations are vectors and actions whole numbers, one for each deed.
       speakers: who says what.
       interval: steps between questions; an episode begins with one.
-      record: a file to which {"prompt", "completion"} of the adapter are appended, a JSON line each, with the world and
-        the score (of what it said there before). "": none.
+      record: a file that gets {"prompt", "completion"} of the adapter, a JSON line each, with the world, its turn and
+        the score (of what it said there before); not those of `reset`, which every start of a run asks. "": none.
 
     Raises:
       ValueError: if the actions are not the deeds, observations are images, or interval < 1.
@@ -143,8 +146,8 @@ def guided(env: Vector, speakers: Speakers, *, interval: int = 100, record: str 
     words_of_deeds, words_of_goals = texts[: len(speakers.deeds)], texts[len(speakers.deeds) :]
     count, size = env.num_envs, texts.shape[1]
 
-    def answer(observations, last, goals, scores, due) -> np.ndarray:
-        observations, last, scores, due = (np.asarray(x) for x in (observations, last, scores, due))
+    def answer(observations, last, goals, scores, due, turns, *, recorded: bool) -> np.ndarray:
+        observations, last, scores, due, turns = (np.asarray(x) for x in (observations, last, scores, due, turns))
         found, rows = np.array(goals), np.flatnonzero(due)
         asked = [prompts(speakers, observations[i], int(last[i]), found[i], float(scores[i])) for i in rows]
         said = replies(speakers.adapter, [prompt for prompt, _ in asked]) if speakers.adapter else []
@@ -152,19 +155,20 @@ def guided(env: Vector, speakers: Speakers, *, interval: int = 100, record: str 
         questions = [question + more for (_, question), more in zip(asked, analyses, strict=True)]
         for i, text in zip(rows, replies(speakers.decide, questions), strict=True):
             found[i] = named(text, speakers.goals)
-        if record and said:
-            _record(record, rows, [prompt for prompt, _ in asked], said, scores)
+        if recorded and said:
+            _record(record, rows, [prompt for prompt, _ in asked], said, scores, turns)
         return found
 
-    def ask(state: Guided, observation: chex.Array, due: chex.Array) -> Guided:
+    def ask(state: Guided, observation: chex.Array, due: chex.Array, *, recorded: bool = bool(record)) -> Guided:
         """The state with new goals where they are due."""
         own = understanding(state.deeds @ words_of_deeds, state.goals.astype(jnp.float32) @ words_of_goals)
-        score = jnp.where(due, own, state.score)
+        score, answered = jnp.where(due, own, state.score), functools.partial(answer, recorded=recorded)
         shape = jax.ShapeDtypeStruct((count, len(speakers.goals)), jnp.bool_)
-        told = (observation, state.last, state.goals, score, due)
-        call = lambda told: jax.pure_callback(answer, shape, *told, vmap_method="sequential")  # noqa: E731
+        told = (observation, state.last, state.goals, score, due, state.turn)
+        call = lambda told: jax.pure_callback(answered, shape, *told, vmap_method="sequential")  # noqa: E731
         goals = jax.lax.cond(jnp.any(due), call, lambda told: told[2], told)
-        return state._replace(goals=goals, score=score, deeds=jnp.where(due[:, None], 0.0, state.deeds))
+        deeds = jnp.where(due[:, None], 0.0, state.deeds)
+        return state._replace(goals=goals, score=score, deeds=deeds, turn=state.turn + due)
 
     def seen(observation: chex.Array, goals: chex.Array) -> chex.Array:
         return jnp.concatenate([observation, unit(goals.astype(jnp.float32) @ words_of_goals, EPS)], axis=1)
@@ -173,7 +177,8 @@ def guided(env: Vector, speakers: Speakers, *, interval: int = 100, record: str 
         inner, observation = env.reset(key)
         none = jnp.zeros((count, len(speakers.goals)), bool)
         deeds, zeros = jnp.zeros((count, len(speakers.deeds))), jnp.zeros(count, jnp.int32)
-        state = ask(Guided(inner, none, deeds, zeros - 1, jnp.zeros(count), zeros), observation, jnp.ones(count, bool))
+        state = Guided(inner, none, deeds, zeros - 1, jnp.zeros(count), zeros, zeros)
+        state = ask(state, observation, jnp.ones(count, bool), recorded=False)
         return state, seen(observation, state.goals)
 
     def step(state: Guided, action: chex.Array, drawn: Any):
@@ -189,6 +194,7 @@ def guided(env: Vector, speakers: Speakers, *, interval: int = 100, record: str 
             jnp.where(done, -1, action).astype(jnp.int32),
             state.score,
             time,
+            state.turn,
         )
         state = ask(state, observation, time % interval == 0)
         return state, seen(observation, state.goals), now
@@ -198,9 +204,14 @@ def guided(env: Vector, speakers: Speakers, *, interval: int = 100, record: str 
     return env._replace(reset=reset, step=step, observation_space=space, told=lambda state: {"understood": state.score})
 
 
-def _record(path: str, rows: np.ndarray, asked: list[str], said: list[str], scores: np.ndarray) -> None:
-    """Appends what the adapter read and said in these worlds, a JSON line each."""
+def _record(
+    path: str, rows: np.ndarray, asked: list[str], said: list[str], scores: np.ndarray, turns: np.ndarray
+) -> None:
+    """Appends what the adapter read and said in these worlds, a JSON line each.
+
+    A run that was killed repeats turns after its checkpoint: of lines with the same world and turn the last is right.
+    """
     with open(path, "a", encoding="utf-8") as file:
         for i, prompt, text in zip(rows.tolist(), asked, said, strict=True):
-            row = {"prompt": prompt, "completion": text, "world": i, "score": round(float(scores[i]), 4)}
-            file.write(json.dumps(row) + "\n")
+            row = {"prompt": prompt, "completion": text, "world": i, "turn": int(turns[i])}
+            file.write(json.dumps(row | {"score": round(float(scores[i]), 4)}) + "\n")

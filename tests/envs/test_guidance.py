@@ -9,6 +9,7 @@ from rl_jax import envs
 from rl_jax.envs import guidance, speakers
 from rl_jax.envs.worlds import camp
 from rl_jax.rollout.envs import steps
+from rl_jax.runs.logging import read_jsonl
 from rl_jax.tasks import records
 from tests.rollout.test_env_steps import Plain
 
@@ -114,18 +115,45 @@ def test_who_is_asked_when_and_what_the_policy_reads():
     assert metrics["episode/understood"].count == 2 * STEPS and (first.score < 0.27).all()
 
 
+def stepped(env, state, seed):
+    drawn = jax.tree.map(lambda x: x[0], env.ahead(jax.random.key(seed), 1))
+    return env.step(state, jnp.zeros(env.num_envs, jnp.int32), drawn)[0]
+
+
 def test_what_the_adapter_said_is_recorded_for_fine_tuning(tmp_path):
     file = tmp_path / "said.jsonl"
     plain = envs.load_vector("probes/camp", 20)
-    state = guidance.guided(plain, speakers.camp(), record=str(file)).reset(jax.random.key(0))[0]
-    guidance.guided(plain, speakers.camp(adapter=None), record=str(file)).reset(jax.random.key(0))
+    env = guidance.guided(plain, speakers.camp(), interval=1, record=str(file))
+    silent = guidance.guided(plain, speakers.camp(adapter=None), interval=1, record=str(file))
+    for each in (env, silent):
+        state = stepped(each, each.reset(jax.random.key(0))[0], 1)
     learned = records.load(path=str(file), data_dir=str(tmp_path)).data_source("sft_train")
     pairs = {(learned[i]["prompt"], learned[i]["completion"]) for i in range(len(learned))}
     needs = [word for words in camp.WORDS for word in words]
     assert {prompt.partition("status: <")[2].partition(">")[0] for prompt, _ in pairs} <= set(needs)
     assert ("parched means thirsty" in dict(pairs).values()) == any("<parched>" in prompt for prompt, _ in pairs)
-    assert all("comprehension score: <0.269>." in prompt for prompt, _ in pairs)
+    rows = read_jsonl(file)
+    assert [row["world"] for row in rows] == list(range(20)) and {row["turn"] for row in rows} == {1}
+    assert all(f"comprehension score: <{row['score']:.3f}>." in row["prompt"] for row in rows)
     assert len(file.read_text().splitlines()) == 20 == len(state.score)
+
+
+def test_a_run_that_is_started_again_records_what_an_uninterrupted_one_does(tmp_path):
+    """Its environments are reset again, and turns after its checkpoint are repeated: their numbers are the same."""
+    plain = envs.load_vector("probes/camp", 2)
+    found = []
+    for name, restarts in (("whole", 0), ("halves", 1)):
+        file = tmp_path / name
+        env = guidance.guided(plain, speakers.camp(), interval=1, record=str(file))
+        saved = stepped(env, env.reset(jax.random.key(0))[0], 1)
+        stepped(env, saved, 2)
+        for _ in range(restarts):
+            env.reset(jax.random.key(0))
+            stepped(env, saved, 2)
+        rows = read_jsonl(file)
+        assert len(rows) == 4 + 2 * restarts
+        found.append({(row["world"], row["turn"]): row for row in rows})
+    assert found[0] == found[1] and list(found[0]) == [(0, 1), (1, 1), (0, 2), (1, 2)]
 
 
 def test_the_camps_speakers():
