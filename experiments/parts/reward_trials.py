@@ -47,7 +47,16 @@ def run_fields(
 def append(path: pathlib.Path, rows: Sequence[dict[str, Any]]) -> None:
     """Adds rows to a JSONL file, all of them or none."""
     before = path.read_bytes() if path.exists() else b""
-    write_atomically(path, before + "".join(encode_row(row) + "\n" for row in rows).encode())
+    write_atomically(path, before + _lines(rows))
+
+
+def write(path: pathlib.Path, rows: Sequence[dict[str, Any]]) -> None:
+    """Makes rows the content of a JSONL file, all of them or none."""
+    write_atomically(path, _lines(rows))
+
+
+def _lines(rows: Sequence[dict[str, Any]]) -> bytes:
+    return "".join(encode_row(row) + "\n" for row in rows).encode()
 
 
 def check_resumed(path: pathlib.Path, options: argparse.Namespace, rows: list[dict[str, Any]], tested: list) -> None:

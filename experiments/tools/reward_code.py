@@ -32,7 +32,7 @@ from experiments.parts.chat import Chat
 from experiments.parts.episodes import EPISODES
 from experiments.parts.reward_proposals import PROPOSERS, Asked, Candidate
 from experiments.parts.reward_texts import Row, score_of
-from experiments.parts.reward_trials import ROWS, TEST_SEEDS, append, check_resumed, given, run_fields
+from experiments.parts.reward_trials import ROWS, TEST_SEEDS, append, check_resumed, given, run_fields, write
 from experiments.sweep.points import load_config, set_fields
 from rl_jax.control import reward_code
 from rl_jax.control.relabelling import coded
@@ -216,10 +216,12 @@ def run(config: ConfigDict, options: argparse.Namespace) -> list[Row]:
     check_resumed(path, options, rows, tested)
     while len(rows) < options.generations * options.candidates:
         generation = len(rows) // options.candidates
+        # Without those of this generation: a search that was killed after it had written them trains it again.
         episodes = read_jsonl(films) if films.exists() else []
+        episodes = [episode for episode in episodes if episode["generation"] < generation]
         new, shown = tuned(config, options, propose(asked._replace(episodes=episodes), rows), generation)
-        # Episodes first: a search that is killed between the two trains the generation again and writes them again.
-        append(films, shown)
+        # Episodes first: a search that is killed between the two trains the generation again and replaces them.
+        write(films, [*episodes, *shown])
         append(path, new)
         rows += new
         failed = sum(bool(row["error"]) for row in new)
