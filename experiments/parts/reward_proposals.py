@@ -256,21 +256,27 @@ def text2reward(asked: Asked, rows: Sequence[Row]) -> list[Candidate]:
     (otherwise the best score), "description": what the policy does.
 
     Raises:
-      ValueError: if a generation has no feedback.
+      ValueError: if a generation has no feedback, or a line names a candidate that did not train.
     """
     messages, done = texts.opening(asked.task, asked.known, asked.names), generations(rows)
     lines = lines_of(asked.path, ("generation", "feedback")) if done and asked.path else []
     for number, generation in enumerate(done):
         trained = {row["index"]: row for row in succeeded(generation)}
-        said = [line for line in lines if line["generation"] == number]
+        said = [(place, line) for place, line in enumerate(lines, 1) if line["generation"] == number]
         if trained and not said:
             raise ValueError(
                 f"--feedback={asked.path or 'FILE'}: add a line "
                 f'{{"generation": {number}, "description": what the policy does, "feedback": what to change}}; its '
                 "episodes are in episodes.jsonl of the workdir"
             )
-        for line in said if trained else ():
-            row = trained.get(line.get("candidate"), max(trained.values(), key=texts.score_of))
+        for place, line in said if trained else ():
+            index = line.get("candidate")
+            if index is not None and (isinstance(index, bool) or index not in list(trained)):
+                raise ValueError(
+                    f'{asked.path}:{place} has "candidate": {index!r:.40}, but generation {number} trained '
+                    f"{sorted(trained)}: name one of them, or none for the best score"
+                )
+            row = max(trained.values(), key=texts.score_of) if index is None else trained[index]
             seen = f"In the episodes of the policy one sees: {line['description']}\n" if line.get("description") else ""
             words = f"A policy was trained on this reward. {seen}What should change: {line['feedback']}\n{texts.AGAIN}"
             messages += [says("assistant", row["answer"]), says("user", words)]

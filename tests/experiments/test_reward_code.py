@@ -125,6 +125,12 @@ def test_text2reward_hears_a_person(tmp_path):
             reward_proposals.text2reward(asked(server), rows[:2])
         with pytest.raises(ValueError, match=r'said.jsonl: add a line {"generation": 2'):
             reward_proposals.text2reward(asked(server, path=path), [*rows, row(2, 0, 1.0)])
+        for wrong in (2, 7, "0", True, [0]):  # generation 0 has a candidate 2, whose text was refused
+            path.write_text("".join(json.dumps(line) + "\n" for line in [*lines, lines[0] | {"candidate": wrong}]))
+            with pytest.raises(
+                ValueError, match=r'said.jsonl:2 has "candidate": .*, but generation 0 trained \[0, 1\]'
+            ):
+                reward_proposals.text2reward(asked(server, path=path), [*rows[:2], row(0, 2, None, BAD, "no")])
     once, later = bodies(server)
     assert len(once["messages"]) == 2 and later["messages"][2]["content"] == fence("reward = 1 * x")
     assert "one sees: It stands still.\nWhat should change: Faster." in said(later) and "- nan" in said(later)
@@ -191,6 +197,54 @@ def test_a_search_with_a_server_goes_on_where_it_stopped(tmp_path, monkeypatch):
     rows = [json.loads(line) for line in (tmp_path / "search.jsonl").read_text().splitlines()]
     assert [(one["part"], one["error"]) for one in rows[2:4]] == [("tune", "nan"), ("tune", "")]
     assert len((tmp_path / "exchanges.jsonl").read_text().splitlines()) == 2
+
+
+def test_a_search_killed_between_its_two_files_equals_one_that_was_not(tmp_path, monkeypatch):
+    """It is killed after the episodes of generation 1 were written and before its rows."""
+
+    def trained(config, found, seeds, *, statistic, record):
+        own = {"error": "", "score": 1.0, "scores": [1.0], "curves": row(0, 0, 1.0)["curves"], "every": 3}
+        return [own | {"text": text} for text in found], [[{"rewards": [float(text.split()[2])]}] for text in found]
+
+    def search(folder, *answers):
+        with scripted(*answers) as server:
+            known = dict(url=server.url, generations=3, candidates=1, record=True)
+            reward_code.run(config, options(folder, **known))
+
+    def killed(path, rows):
+        if rows and rows[0].get("generation") == 1:
+            raise KeyboardInterrupt
+        appended(path, rows)
+
+    monkeypatch.setattr(reward_code, "trained", trained)
+    config, appended = configs.get_config("corridor,smoke"), reward_code.append
+    config.algorithm.relabel.programs = ("reward = 1 * place",)
+    one, two, three = (fence(f"reward = {i} * place") for i in (1, 2, 3))
+    search(tmp_path / "whole", one, two, three)
+    monkeypatch.setattr(reward_code, "append", killed)
+    with pytest.raises(KeyboardInterrupt):
+        search(tmp_path / "killed", one, fence("reward = 9 * place"))
+    assert '"rewards": [9.0]' in (tmp_path / "killed" / "episodes.jsonl").read_text()
+    monkeypatch.setattr(reward_code, "append", appended)
+    search(tmp_path / "killed", two, three)
+    for name in ("episodes.jsonl", "search.jsonl"):
+        assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_episodes_of_a_killed_generation_are_not_shown_to_whoever_writes(tmp_path, monkeypatch):
+    seen = []
+
+    def propose(asked, rows):
+        seen.append([episode["index"] for episode in asked.episodes])
+        raise ValueError("enough")
+
+    monkeypatch.setitem(reward_code.PROPOSERS, "eureka", propose)
+    lines = [dict(generation=generation, index=i) for generation in (0, 1) for i in range(2)]
+    (tmp_path / "episodes.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (tmp_path / "search.jsonl").write_text("".join(json.dumps(row(0, i, 1.0)) + "\n" for i in range(2)))
+    with pytest.raises(ValueError, match="enough"):
+        reward_code.run(configs.get_config("corridor,smoke"), options(tmp_path, url="http://127.0.0.1:9"))
+    assert seen == [[0, 1]]
 
 
 def test_what_a_search_refuses(tmp_path):
