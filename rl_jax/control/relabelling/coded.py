@@ -85,7 +85,8 @@ def by_code(
 
     All texts are computed, arithmetic per step, and one is chosen: `choice` may be swept (config.sweep or config.runs:
     "algorithm.relabel.choice"), so that many candidates train in one compiled program. A step whose reward is not
-    finite pays 0 and is counted. Source: arXiv 2310.12931, 2309.11489. Departs: arithmetic in place of Python.
+    finite pays 0 and is counted; a swept choice that is no text's pays nan, so that no gradient is finite. Source:
+    arXiv 2310.12931, 2309.11489. Departs: arithmetic in place of Python.
 
     Measured: relabel/reward, relabel/task_reward (the environment's own), relabel/not_finite (share of the steps) and
     the mean of each component.
@@ -100,10 +101,12 @@ def by_code(
       axis_name: mapped axis over which the environments are spread.
 
     Raises:
-      ValueError: if there is no text, a text is refused, or names are not to be used.
+      ValueError: if there is no text, a text is refused, names are not to be used, or choice is the index of no text.
     """
     if not programs or isinstance(programs, str):
         raise ValueError("by_code: programs must be a tuple of one text or more")
+    if not isinstance(choice, jax.core.Tracer) and choice not in range(len(programs)):
+        raise ValueError(f"by_code: choice={choice} is the index of no text: there are {len(programs)}, from 0 on")
     known = known_names(distribution=distribution, observation_size=observation_size, names=names, terms_of=terms_of)
     codes = [reward_code.parse(text, known, label=f"by_code: program {i}") for i, text in enumerate(programs)]
     functions = {name: bind(dict(spec), terms) for name, spec in terms_of.items()}
@@ -119,10 +122,11 @@ def by_code(
     def apply(state: dict, rows: Transitions) -> tuple[dict, Transitions]:
         values = values_of(as_the_env(rows, distribution), known, names, functions)
         found = [reward_code.evaluate(code, values, rows.rewards.shape) for code in codes]
-        index = jnp.asarray(choice, jnp.int32)
+        index = jnp.clip(jnp.asarray(choice, jnp.int32), 0, len(codes) - 1)
+        is_text = index == choice  # a traced choice may be any number
         rewards = jnp.stack([one[reward_code.REWARD] for one in found])[index]
-        finite = jnp.isfinite(rewards)
-        rewards = jnp.where(finite, rewards, 0.0)
+        finite = jnp.isfinite(rewards) & is_text
+        rewards = jnp.where(is_text, jnp.where(finite, rewards, 0.0), jnp.nan)
         means = jnp.stack([means_of(code, one) for code, one in zip(codes, found, strict=True)])
         measured = {
             "reward": mean_of(rewards, axis_name),

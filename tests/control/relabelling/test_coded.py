@@ -48,6 +48,20 @@ def test_each_candidate_beside_numpy_in_one_program():
 OWN = ("reward", "task_reward", "not_finite")
 
 
+@pytest.mark.parametrize("choice", [3.0, -1.0, 0.5, float("nan"), np.float32(7)])
+def test_a_choice_that_is_no_text_is_refused_and_a_traced_one_pays_nan(choice):
+    with pytest.raises(ValueError, match=rf"by_code: choice={choice} is the index of no text: there are 3, from 0 on"):
+        relabel(choice=choice)
+
+    def paid(choice):
+        made = relabel(choice=choice)
+        state, found = made.apply(made.init(), random_rows())
+        return found.rewards, made.measure(state)
+
+    rewards, measured = jax.jit(paid)(choice)
+    assert np.isnan(rewards).all() and measured["relabel/not_finite"] == 1.0 and np.isnan(measured["relabel/reward"])
+
+
 def test_one_text_measures_its_components_by_name_and_continuous_actions_are_a_vector():
     box = tanh_gaussian(np.full(2, -1.0, np.float32), np.full(2, 1.0, np.float32))
     rows = random_rows()
