@@ -19,6 +19,7 @@ from rl_jax.control.relabelling import ltl, machines, terms
 from rl_jax.core.binding import bind
 
 MAX_FORMULA = 200  # characters
+MAX_TASKS = 32  # of a tree: each is asked for twice or more
 # Call -> its arguments beside `weight`.
 CALLS = {
     "residual": {"entry", "target", "norm", "width"},
@@ -186,6 +187,8 @@ def tree_of(answer: str, places: Mapping[str, int]) -> dict[str, dict[str, Any]]
         raise ValueError(f"the tree is no JSON: {error}") from None
     if not isinstance(tree, dict) or "task" not in tree:
         raise ValueError('the tree must be a JSON object with the key "task"')
+    if len(tree) > MAX_TASKS:
+        raise ValueError(f"the tree has {len(tree)} tasks, at most {MAX_TASKS} are read: use fewer")
     for name, node in tree.items():
         good = isinstance(node, dict) and isinstance(node.get("text"), str) and isinstance(node.get("parts"), list)
         if not good or not node["parts"] or not all(isinstance(part, str) for part in node["parts"]):
@@ -226,7 +229,7 @@ def formula_of(answer: str, parts: Sequence[str]) -> str:
       ValueError: if it is no formula, or has a name that is no part.
     """
     text = " ".join(fenced(answer).split())
-    if len(text) > MAX_FORMULA:  # bounds how deeply the parser calls itself
+    if len(text) > MAX_FORMULA:
         raise ValueError(f"a formula of {len(text)} characters, at most {MAX_FORMULA}: use the parts")
     if unknown := sorted(names_in(ltl.parse(text)) - set(parts)):
         raise ValueError(f"{unknown[0]!r} in {text!r} is none of {', '.join(parts)}")

@@ -216,11 +216,32 @@ def test_a_formula_that_cannot_hold_any_more_costs():
         ("F ", {}, "ends too early"),
         ("a & 3", {}, "'3' in"),
         ("x", dict(x="y", y="F x"), "'x' contains itself"),
+        ("!" * 65 + "a", {}, "nested deeper than 64 in '!!!"),
+        ("(" * 65 + "a" + ")" * 65, {}, "nested deeper than 64"),
+        (" U ".join("a" * 66), {}, "nested deeper than 64"),
+        ("p0", {f"p{i}": f"p{i + 1}" for i in range(400)}, "nested deeper than 64 in 'p65'"),
+        ("p0", {f"p{i}": f"p{i + 1} & X p{i + 1}" for i in range(30)}, "more than 500 operators and names with"),
+        (" & ".join(f"a{i}" for i in range(501)), {}, "more than 500 operators and names"),
     ],
 )
 def test_a_malformed_formula_says_so(text, parts, complaint):
     with pytest.raises(ValueError, match=complaint):
         ltl.parse(text, parts)
+
+
+@pytest.mark.parametrize("text", ["!" * 64 + "a", "(" * 64 + "a" + ")" * 64, "F (" * 32 + "a" + ")" * 32])
+def test_a_formula_may_be_as_deep_as_the_limit(text):
+    assert len(ltl.automaton(ltl.parse(text), LETTERS)[0]) == 3
+
+
+@pytest.mark.parametrize(
+    ("limit", "most", "text"),
+    [("MAX_LEFT", 1000, "((a U b) U a) U G b"), ("MAX_LEFT_DEPTH", 12, "((a U b) U a) U G b")],
+)
+def test_a_short_formula_whose_states_grow_without_end_is_refused(monkeypatch, limit, most, text):
+    monkeypatch.setattr(ltl, limit, most)
+    with pytest.raises(ValueError, match="ltl: what is left to do becomes more than .*; write a smaller formula"):
+        ltl.automaton(ltl.parse(text), LETTERS)
 
 
 def test_the_multiplier_finds_the_mixed_policy():
