@@ -73,8 +73,12 @@ def run(options: argparse.Namespace) -> str:
     config.algorithm.relabel = found
     check_config.check(config)
     write_atomically(options.workdir / "relabel.json", (encode_row(found) + "\n").encode())
-    flag = shlex.quote(f"--config.algorithm.relabel={found}")
-    return f"python -m experiments.control.ppo --config={options.config} --workdir={options.workdir / 'run'} {flag}"
+    flags = [
+        f"--config={options.config}",
+        f"--workdir={options.workdir / 'run'}",
+        f"--config.algorithm.relabel={found}",
+    ]
+    return shlex.join(["python", "-m", "experiments.control.ppo", *flags])
 
 
 def main() -> None:

@@ -125,6 +125,26 @@ def test_a_task_in_words_becomes_formulas_of_a_tree(tmp_path):
     assert relabel_of(command) == dict(fn="by_machine", machine=given_one)
 
 
+def test_a_printed_command_is_read_by_a_shell_as_it_was_meant(tmp_path):
+    folder = tmp_path / "it's; two words $HOME"
+    with scripted("Still.", f"```\n{CALLS}\n```") as server:
+        fields = dict(kind="terms", config="configs/control/reward_code.py:pendulum", task=["Stand."])
+        command = tool.run(options(folder, server, **fields))
+    words = shlex.split(command)
+    assert words[:3] == ["python", "-m", "experiments.control.ppo"] and words[4] == f"--workdir={folder / 'run'}"
+    assert len(words) == 6 and relabel_of(command)["weights"] == WEIGHTS
+
+
+def test_a_task_named_twice_in_each_formula_of_a_deep_tree_is_refused():
+    """Each level doubles what is below it: with nine levels more than a thousand operators and names."""
+    tree = {"task": {"text": "x", "parts": ["t0"]}}
+    tree |= {f"t{i}": {"text": "x", "parts": [f"t{i + 1}" if i < 9 else "a"]} for i in range(10)}
+    formulas = [f"F (t{i + 1} & X t{i + 1})" if i < 9 else "F a" for i in range(10)] + ["t0"]
+    answers = [json.dumps(tree), *(text for formula in formulas for text in ("?", formula))]
+    with scripted(*answers) as server, pytest.raises(ValueError, match="more than 500 operators and names with the"):
+        language_rewards.by_logic(Chat(server.url), "Go.", PLACES, size=7, progress=0.0, repairs=0)
+
+
 def test_formulas_are_checked_together():
     tree, whole = json.dumps(TREE), "F (a & second)"
     answers = [tree, "?", "F (b & (!c U b))", "?", "F a & F second", tree, "?", "!c U b", "?", whole]
@@ -162,6 +182,7 @@ def test_formulas_are_checked_together():
             },
             "'p' is not under the whole task",
         ),
+        ({f"t{i}": {"text": "x", "parts": ["a"]} for i in range(32)} | TREE, "the tree has 34 tasks, at most 32"),
     ],
 )
 def test_trees_that_are_refused(change, complaint):
@@ -172,6 +193,8 @@ def test_trees_that_are_refused(change, complaint):
 def test_a_formula_is_of_a_bounded_length():
     with pytest.raises(ValueError, match="a formula of 201 characters, at most 200"):
         language_rewards.formula_of("!" * 200 + "a", ["a"])
+    with pytest.raises(ValueError, match="nested deeper than 64"):
+        language_rewards.formula_of("!" * 199 + "a", ["a"])
     with pytest.raises(ValueError, match="names"):
         tool.names_of(rewards.get_config("residuals"), "")
     assert tool.names_of(rewards.get_config("residuals"), "x,y") == ["x", "y"]
