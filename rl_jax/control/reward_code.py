@@ -24,6 +24,7 @@ MAX_CHARACTERS = 4000
 MAX_ASSIGNMENTS = 24
 MAX_NODES = 400  # values of the whole text: each is computed once, so this bounds the work per step
 MAX_DEPTH = 32
+MAX_NAME = 60  # characters: names become metrics
 LARGEST = 3e38  # of a number, float32
 
 
@@ -187,12 +188,15 @@ class _Reader:
     def _entry(self, node: ast.expr, name: str, index: int) -> _Value:
         size = self.known.vectors.get(name)
         if size is None or isinstance(index, bool) or not 0 <= index < size:
-            what = f"{name[:60]} is no vector" if size is None else f"{name} has entries 0 to {size - 1}, not {index}"
+            entry = _quoted(node.slice).strip("'")
+            what = f"{name[:60]} is no vector" if size is None else f"{name} has entries 0 to {size - 1}, not {entry}"
             raise self.refuse(node.lineno, what)
         return _Value(lambda found: found[name][..., index], True)
 
     def assign(self, name: str, node: ast.expr, line: int) -> Callable:
         """Reads `name = node`."""
+        if len(name) > MAX_NAME:
+            raise self.refuse(line, f"{name[:20]}... is a name of {len(name)} characters, at most {MAX_NAME} are read")
         taken = {*self.known.scalars, *self.known.vectors, *self.known.reserved, *FUNCTIONS}
         if name in taken or name in self.assigned:
             what = "is assigned twice" if name in self.assigned else "has a meaning already"
@@ -217,6 +221,8 @@ def _quoted(node: ast.AST) -> str:
         text = ast.unparse(node)
     except RecursionError:
         return "a deeply nested expression"
+    except ValueError:  # 0xfff...: Python writes no number of more than 4300 digits
+        return "an expression with a huge number"
     return repr(text if len(text) <= 60 else text[:57] + "...")
 
 
