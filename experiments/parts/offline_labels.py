@@ -123,6 +123,7 @@ def _images(config, networks: OfflineNetworks, env) -> Callable:
             return labelling.kept_pairs(pairs, judge(seen[pairs], codes[pairs]))
 
         (pairs, sure), (held, _) = asked(pair_key, fields.num_pairs), asked(held_key, fields.num_held)
+        pairs = picture_judges.refuse_unsure(pairs, sure)
         reward, metrics = reward_learning.learn_reward(
             network,
             fit_key,

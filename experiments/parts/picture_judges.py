@@ -112,6 +112,29 @@ def _asking(post: Callable, fields) -> Callable:
     return ask
 
 
+def refuse_unsure(pairs: jax.Array, sure: jax.Array) -> jax.Array:
+    """The pairs, if the judge is sure of one: else they would teach a reward that nobody has said anything about.
+
+    Args:
+      pairs: int32 [M, 2], of labelling.kept_pairs.
+      sure: float32 [], the share of them that have a label.
+
+    Raises:
+      ValueError: if it is 0; on the host, while the program runs.
+    """
+
+    def check(pairs: np.ndarray, sure: np.ndarray) -> np.ndarray:
+        if not np.asarray(sure) > 0.0:
+            raise ValueError(
+                f"the judge was unsure of all {len(pairs)} pairs, so that there is nothing to learn from: of a CLIP "
+                "lower labels.margin; a server has to reply 0 or 1 on a line of its own"
+            )
+        return np.asarray(pairs)
+
+    shape = jax.ShapeDtypeStruct(pairs.shape, pairs.dtype)
+    return jax.pure_callback(check, shape, pairs, sure, vmap_method="sequential")
+
+
 def ask_server(post: Callable, model: str, goal: str, first: np.ndarray, second: np.ndarray) -> str:
     """The model's last answer, whose label (`label_of`) says which picture shows the goal better.
 

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
-from experiments.parts import picture_judges
+from configs.control import offline_images as configs
+from experiments.parts import offline_labels, picture_judges
+from rl_jax.control.offline import labelling
 
 
 def fields(**server):
@@ -95,6 +97,33 @@ def test_a_run_that_is_started_again_asks_for_what_it_does_not_know(monkeypatch,
 def test_without_a_server_the_cosines_decide():
     codes = jnp.array([[[0.0, 1.0], [1.0, 0.0]], [[0.8, 0.6], [0.6, 0.8]]])
     assert picture_judges.make_judge(fields(), EYES)(None, codes).tolist() == [0, -1]
+
+
+def test_a_judge_that_is_unsure_of_every_pair_stops_the_run():
+    @jax.jit
+    def learned(labels):
+        kept, sure = labelling.kept_pairs(jnp.array([[0, 1], [2, 3], [4, 5]], jnp.int32), labels)
+        return picture_judges.refuse_unsure(kept, sure)
+
+    assert learned(jnp.array([-1, 1, -1])).tolist() == [[3, 2]] * 3
+    mapped = jax.vmap(learned)(jnp.array([[0, -1, -1], [-1, -1, 0]]))
+    assert mapped[:, 0].tolist() == [[0, 1], [4, 5]]
+    with pytest.raises(jax.errors.JaxRuntimeError, match="unsure of all 3 pairs.*of a CLIP lower labels.margin"):
+        jax.block_until_ready(learned(jnp.full(3, -1)))
+
+
+def test_rewards_are_not_learned_from_pairs_without_a_label(monkeypatch):
+    """The CLIP's codes are the same for every state, and the server's answers have no number."""
+    eyes = types.SimpleNamespace(**vars(EYES), images=lambda seen: jnp.ones((len(seen), 2)))
+    monkeypatch.setattr(offline_labels.image_encoders, "make_encoder", lambda *_: eyes)
+    monkeypatch.setattr(picture_judges, "ask_server", lambda *_: -1)
+    steps = types.SimpleNamespace(next_observations=jnp.zeros((9, 1)))
+    for server in ({}, dict(url="http://here:1", model="seer")):
+        config = configs.get_config("smoke")
+        config.labels.server.update(server)
+        learn = offline_labels.make_labels(config, None, None)
+        with pytest.raises((ValueError, jax.errors.JaxRuntimeError), match="the judge was unsure of all 16 pairs"):
+            learn(types.SimpleNamespace(steps=steps, time=jnp.arange(9)), jax.random.key(0))
 
 
 def test_an_image_is_a_png():
