@@ -41,6 +41,7 @@ from experiments.ablation.claims import Values, judgements, report, tables
 from experiments.ablation.summary import by_claim, load_results, short_table
 from rl_jax import stats
 from rl_jax.core.binding import bind
+from rl_jax.data.append_lines import append_lines
 from rl_jax.runs.logging import read_jsonl, write_atomically
 from rl_jax.runs.run_record import is_complete
 
@@ -85,8 +86,8 @@ def run_once(program: str, config: str, workdir: pathlib.Path, overrides: list[s
         subprocess.run(command, check=True)
     finally:
         spent.parent.mkdir(parents=True, exist_ok=True)
-        with spent.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"run": str(workdir), "seconds": round(time.monotonic() - start, 1)}) + "\n")
+        row = {"run": str(workdir), "seconds": round(time.monotonic() - start, 1)}
+        append_lines(spent, [json.dumps(row)])
 
 
 def evaluations(workdir: pathlib.Path, metric: str) -> list[float]:

@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Sequence
 from typing import Any
 
+from rl_jax.data.append_lines import append_lines
 from rl_jax.rollout.lm.client import CHAT, Client
 from rl_jax.runs.logging import encode_row
 
@@ -75,8 +76,7 @@ class Chat:
                 raise ValueError(f"chat server: {error}") from error
             answers += _texts(found)[: count - len(answers)]
         if self._log is not None:
-            with self._log.open("a", encoding="utf-8") as file:
-                file.write(encode_row({"messages": list(messages), "answers": answers}) + "\n")
+            append_lines(self._log, [encode_row({"messages": list(messages), "answers": answers})])
         return answers
 
     def once(self, messages: Sequence[Message]) -> str:

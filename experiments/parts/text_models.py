@@ -14,8 +14,9 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from rl_jax.data.append_lines import append_lines
 from rl_jax.rollout.lm.client import CHAT, COMPLETIONS, Client
-from rl_jax.runs.logging import read_jsonl, write_atomically
+from rl_jax.runs.logging import read_jsonl
 
 MAX_CACHED = 100_000  # answers kept in memory
 Ask = Callable[[Sequence[str]], list[str]]
@@ -37,9 +38,6 @@ class Cached:
         self._ask, self._known, self._by = ask, {}, by
         self._path = pathlib.Path(path).expanduser() if path else None
         if self._path is not None and self._path.exists():
-            content = self._path.read_bytes()
-            if not content.endswith(b"\n"):  # of a process that was killed: what is appended would continue it
-                write_atomically(self._path, content[: content.rfind(b"\n") + 1])
             for row in read_jsonl(self._path):
                 if lacking := sorted({"by", "question", "answer"} - set(row)):
                     raise ValueError(f"{path}: a line lacks {', '.join(lacking)}: it holds no kept answers")
@@ -62,8 +60,7 @@ class Cached:
             return
         self._path.parent.mkdir(parents=True, exist_ok=True)
         rows = [{"by": self._by, "question": question, "answer": answer} for question, answer in answers.items()]
-        with open(self._path, "a", encoding="utf-8") as file:
-            file.writelines(json.dumps(row) + "\n" for row in rows)
+        append_lines(self._path, map(json.dumps, rows))
 
 
 def by_server(

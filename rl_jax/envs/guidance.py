@@ -28,6 +28,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rl_jax.core.vectors import unit
+from rl_jax.data.append_lines import append_lines
 from rl_jax.envs.protocol import Box, Discrete, Vector
 from rl_jax.envs.worlds.spoken import embed
 
@@ -211,7 +212,8 @@ def _record(
 
     A run that was killed repeats turns after its checkpoint: of lines with the same world and turn the last is right.
     """
-    with open(path, "a", encoding="utf-8") as file:
-        for i, prompt, text in zip(rows.tolist(), asked, said, strict=True):
-            row = {"prompt": prompt, "completion": text, "world": i, "turn": int(turns[i])}
-            file.write(json.dumps(row | {"score": round(float(scores[i]), 4)}) + "\n")
+    found = [
+        {"prompt": prompt, "completion": text, "world": i, "turn": int(turns[i]), "score": round(float(scores[i]), 4)}
+        for i, prompt, text in zip(rows.tolist(), asked, said, strict=True)
+    ]
+    append_lines(path, map(json.dumps, found))

@@ -6,6 +6,7 @@ import pytest
 
 from experiments.parts.chat import Chat, fenced, says
 from rl_jax.rollout.lm import client
+from rl_jax.runs.logging import read_jsonl
 from tests.experiments.chat_server import bodies, scripted
 
 MESSAGES = [says("system", "be short"), says("user", "a word?")]
@@ -34,6 +35,14 @@ def test_what_is_sent_and_what_comes_back(tmp_path):
         assert [chat.once(MESSAGES) for _ in range(2)] == ["e", "e"]
     same, salted, _ = bodies(server)
     assert same["seed"] == first["seed"] != second["seed"] and "model" not in same and salted["seed"] != same["seed"]
+
+
+def test_a_torn_line_of_the_log_is_cut_and_the_next_one_is_whole(tmp_path):
+    log = tmp_path / "log.jsonl"
+    log.write_text('{"answers": ["old"], "messages": []}\n{"answers": ["to')
+    with scripted("new") as server, pytest.warns(UserWarning, match=r"log\.jsonl: cut 16 bytes of a last line"):
+        Chat(server.url, log=log).ask(MESSAGES)
+    assert [row["answers"] for row in read_jsonl(log)] == [["old"], ["new"]]
 
 
 def test_a_server_that_ignores_n_is_asked_again():

@@ -51,6 +51,20 @@ def test_each_text_is_asked_once_and_kept_for_the_next_run(tmp_path):
         text_models.by_server(**fields)
 
 
+def test_an_answer_after_a_torn_line_is_kept(tmp_path):
+    """The line is torn in a letter of two bytes."""
+    kept = tmp_path / "kept.jsonl"
+    ask = text_models.Cached(lambda texts: [text.upper() for text in texts], str(kept), "me")
+    ask(["a"])
+    kept.write_bytes(kept.read_bytes() + '{"by": "me", "question": "é'.encode()[:-1])
+    again = text_models.Cached(lambda texts: ["new"] * len(texts), str(kept), "me")
+    with pytest.warns(UserWarning, match=r"kept\.jsonl: cut 27 bytes"):
+        assert again(["a", "b"]) == ["A", "new"]
+    asked = []
+    last = text_models.Cached(lambda texts: asked.extend(texts) or texts, str(kept), "me")
+    assert last(["b", "a"]) == ["new", "A"] and not asked
+
+
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
