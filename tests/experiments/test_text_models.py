@@ -41,11 +41,6 @@ def test_each_text_is_asked_once_and_kept_for_the_next_run(tmp_path):
         system = text_models.by_server(url=server.url, system="be short")
         system(["y"])
         assert server.seen[-1][2]["messages"][0] == {"role": "system", "content": "be short"}
-    kept.write_text(kept.read_text() + '{"by": "m", "ques')  # killed
-    with speaking(str.upper) as server:
-        ask = text_models.by_server(**fields | dict(url=server.url))
-        assert ask(["a", "d"]) == ["A", "D"] and server.texts == ["d"]
-        assert text_models.by_server(**fields | dict(url=server.url))(["d"]) == ["D"] and server.texts == ["d"]
     kept.write_text(json.dumps({"question": "a"}) + "\n")
     with pytest.raises(ValueError, match="a line lacks answer, by"):
         text_models.by_server(**fields)
