@@ -116,7 +116,7 @@ def test_rewards_are_not_learned_from_pairs_without_a_label(monkeypatch):
     """The CLIP's codes are the same for every state, and the server's answers have no number."""
     eyes = types.SimpleNamespace(**vars(EYES), images=lambda seen: jnp.ones((len(seen), 2)))
     monkeypatch.setattr(offline_labels.image_encoders, "make_encoder", lambda *_: eyes)
-    monkeypatch.setattr(picture_judges, "ask_server", lambda *_: -1)
+    monkeypatch.setattr(picture_judges, "ask_server", lambda *_: "-1")
     steps = types.SimpleNamespace(next_observations=jnp.zeros((9, 1)))
     for server in ({}, dict(url="http://here:1", model="seer")):
         config = configs.get_config("smoke")
