@@ -12,7 +12,7 @@ trains the policy's adapters and the head. With config.agent the rows are episod
 
 import functools
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -201,6 +201,7 @@ def update(
     learner: LearnerState,
     batch: ppo.PPOBatch,
     key,
+    again: Sequence[ppo.PPOBatch] = (),
 ) -> tuple[LearnerState, list[dict], list[dict], dict[str, float]]:
     """All updates of one step.
 
@@ -212,22 +213,24 @@ def update(
       learner: before the updates.
       batch: of the whole step.
       key: of the shuffles.
+      again: what is learned from again (config.agent.replay), among the step's own rows.
 
     Returns:
       (learner, metrics of the policy's updates, metrics of the critic's updates, metrics of the packing).
     """
     updates, settings = [], setup.config.critic
     only = critic_stages.learner_of(settings, loop.step)
-    batch = pretraining.attach(setup, batch, loop.step)
+    batch, *again = (pretraining.attach(setup, one, loop.step) for one in (batch, *again))
     learner, critic_updates = turn_replay.train(loop, setup, programs, learner, batch, key)
+    batch, count = familiar_episodes.mixed(batch, again, setup.config.train.minibatches)
     alike = packer.padded or settings.shared or settings.micro_batches == setup.config.train.micro_batches
     for extra in range(1, 1 if only == critic_stages.POLICY else settings.epochs):
-        for part in policy_parts.minibatches(setup.config, batch, jax.random.fold_in(key, extra)):
+        for part in policy_parts.minibatches(setup.config, batch, jax.random.fold_in(key, extra), count):
             rows = to_mesh(setup, packer.to_train(part, settings.micro_batches))
             learner, _, metrics = programs.update(learner, rows, rows, only=critic_stages.CRITIC)
             critic_updates.append(jax.device_get(metrics))
             loop.check_finite(learner.critic, rows, head=False)
-    for part in policy_parts.minibatches(setup.config, batch, key):
+    for part in policy_parts.minibatches(setup.config, batch, key, count):
         rows = to_mesh(setup, packer.to_train(part))
         of_critic = rows if alike else to_mesh(setup, packer.to_train(part, settings.micro_batches))
         learner, metrics, critic_metrics = programs.update(learner, rows, of_critic, only=only)
@@ -239,24 +242,6 @@ def update(
     if learner.target is not None:
         learner = learner._replace(target=programs.follow(learner.target, learner.critic.params))
     return learner, updates, critic_updates, packer.metrics(rows)
-
-
-def update_all(
-    loop: Run,
-    setup: Setup,
-    programs: PPOPrograms,
-    packer: RolloutPacker,
-    learner: LearnerState,
-    batches: list[ppo.PPOBatch],
-    key,
-) -> tuple[LearnerState, list[dict], list[dict], dict[str, float]]:
-    """`update` on the step's own batch, then on each that is learned from again (config.agent.replay)."""
-    learner, updates, critic_updates, packed = update(loop, setup, programs, packer, learner, batches[0], key)
-    for number, batch in enumerate(batches[1:], 1):
-        of_batch = jax.random.fold_in(key, familiar_episodes.ROOM + number)
-        learner, more, of_critic, _ = update(loop, setup, programs, packer, learner, batch, of_batch)
-        updates, critic_updates = updates + more, critic_updates + of_critic
-    return learner, updates, critic_updates, packed
 
 
 def look(
@@ -315,15 +300,16 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
             rows = collect(learner.sampler(config.critic, ref_params), rollout_key, step.clock, ref_params)
             collected = recordings.keep(loop, step, rows)
             learner = learner._replace(policy=trackers.see(estimators, learner.policy, collected, step.number))
-            batches, metrics, before = scored(loop, setup, programs, packer, learner, ref_params, collected, credit_key)
-            step.clock.lap("score_s", batches)
-            learner, *updates, packed = update_all(loop, setup, programs, packer, learner, batches, order_key)
+            scores = scored(loop, setup, programs, packer, learner, ref_params, collected, credit_key)
+            (batch, *again), metrics, before = scores
+            step.clock.lap("score_s", batch)
+            learner, *updates, packed = update(loop, setup, programs, packer, learner, batch, order_key, again)
             step.clock.lap("train_s")
             metrics |= step_metrics(config, collected, source, learner.policy, *updates) | packed
             policy, metrics = trackers.observe_step(setup.mesh, estimators, learner.policy, collected, metrics)
             learner = learner._replace(policy=policy)
             if step.evaluates:
-                metrics |= look(loop, step, setup, programs, packer, evaluate, learner, collected, batches[0], before)
+                metrics |= look(loop, step, setup, programs, packer, evaluate, learner, collected, batch, before)
             ref_params = move(ref_params, learner.policy_params(), step.number)
             step.end(learner.checkpoint_items(ref_params), metrics, logged.timings(step, collected, programs))
     loop.finish(setup, learner.policy_params(), critic=learner.critic_params())

@@ -38,6 +38,8 @@ def problems(config) -> list[str]:
         found.append(f"agent.replay: low={settings['low']} and high={settings['high']} must be shares in this order")
     if config.get("program") != PROGRAMS[name]:
         found.append(f"agent.replay.fn={name!r} works in experiments.{PROGRAMS[name]}, not {config.get('program')!r}")
+    if name == FAMILIAR and config.algorithm.row_selection.fn:
+        found.append("agent.replay: the rows of algorithm.row_selection are a step's own, take one of the two")
     if not agent.record:
         found.append("agent.replay reads the episodes that were recorded: set agent.record=True")
     others = {"state_rollouts": agent.state_rollouts, "partner": agent.partner, "branching.fn": agent.branching.fn}
@@ -116,3 +118,8 @@ def successes(config, workdir: pathlib.Path) -> Successes | None:
 def settings_of(config) -> dict[str, Any]:
     """config.agent.replay; runs of before there was one have none."""
     return dict(config.agent.get("replay", {"fn": ""}))
+
+
+def adds_rows(config) -> bool:
+    """Whether a step may have more rows, and so more updates, than its own: those that are learned from again."""
+    return "agent" in config and settings_of(config)["fn"] == FAMILIAR

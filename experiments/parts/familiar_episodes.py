@@ -5,7 +5,9 @@
 The first success of each prompt is kept (THUDM/WebRL scripts/process_data.py), with R > above, of all earlier steps, as
 recorded in WORKDIR/trajectories (agent.record). Each step draws up to as many as it has rows itself, `batches` times
 (2 in the paper). They get values, advantages and a reference anew, as the step's own rows; turns out of the bounds
-teach neither policy nor critic. Nothing is carried but the files, so a resumed run draws what it would have drawn.
+teach neither policy nor critic. Rows without any other turn are left out, and the rest is shuffled among the step's own
+rows (`mixed`): alone, a few of them would be a minibatch that is nearly empty, and yet one whole update. Nothing is
+carried but the files, so a resumed run draws what it would have drawn.
 """
 
 import pathlib
@@ -71,7 +73,8 @@ class FamiliarEpisodes:
     def __call__(
         self, collected: Collected, step: int, key: jax.Array, assign: Assign
     ) -> tuple[list[ppo.PPOBatch], dict[str, float]]:
-        """The step's batches to learn from again, none before the first success; and replay/... metrics.
+        """The step's batches to learn from again, none before the first success; and replay/... metrics: successes so
+        far, rows that are learned from again, and the share of the drawn turns that is.
 
         Args:
           collected: the step's own rows.
@@ -82,7 +85,7 @@ class FamiliarEpisodes:
         pool, rows = self.known(step - 1), len(collected.judged.records)
         key = jax.random.fold_in(key, ROOM)
         order = np.random.default_rng(np.asarray(jax.random.key_data(key)).tolist()).permutation(len(pool))
-        found, turns, kept = [], 0, 0
+        found, turns, kept, live = [], 0, 0, 0
         for number in range(self._batches):
             chosen = [pool[i] for i in order[number * rows : (number + 1) * rows]]
             if not chosen:
@@ -93,9 +96,11 @@ class FamiliarEpisodes:
             mask[len(chosen) :] = False  # the rest fills the shape
             familiar = familiar_turns(np.asarray(scores.log_probs), numbers, mask, low=self._low, high=self._high)
             turns, kept = turns + _count(numbers, mask), kept + _count(numbers, familiar)
+            live += int(familiar.any(axis=1).sum())
             if familiar.any():
-                found.append(batch._replace(policy=batch.policy._replace(completion_mask=familiar)))
-        return found, {"replay/successes": float(len(pool)), "replay/familiar": kept / max(turns, 1)}
+                found.append(_only(batch, familiar))
+        told = {"replay/successes": float(len(pool)), "replay/rows": float(live)}
+        return found, told | {"replay/familiar": kept / max(turns, 1)}
 
     def _collected(self, like: Collected, episodes: Sequence[Trajectory]) -> Collected:
         """Recorded episodes as the rows of a step, each with what its turns have earned."""
@@ -128,6 +133,52 @@ def familiar_turns(
     return (of_turn & fits.reshape(len(mask), most, 1)).any(axis=1)
 
 
+def mixed(batch: ppo.PPOBatch, again: Sequence[ppo.PPOBatch], count: int) -> tuple[ppo.PPOBatch, int]:
+    """(a step's batch with what is learned from again among its rows, how many minibatches it now has).
+
+    Minibatches stay as large as they were, so some rows may have to fill the last of them: they teach nothing, and
+    shuffling spreads them over all minibatches.
+
+    Args:
+      batch: of the step, B rows.
+      again: batches to learn from again; their rows without a token are left out.
+      count: minibatches of the step's own rows, which must divide B.
+    """
+    if not again:
+        return batch, count
+    size = len(batch.completion_mask) // count
+    kept = [_at(one, np.flatnonzero(np.asarray(one.completion_mask).any(axis=1))) for one in again]
+    if missing := -sum(len(one.completion_mask) for one in kept) % size:
+        filler = _at(batch, np.zeros(missing, int))
+        kept.append(_only(filler, np.zeros_like(filler.completion_mask)))
+    parts = [batch, *kept]
+    width = max(one.policy.batch.tokens.shape[1] for one in parts)
+    whole = jax.tree.map(lambda *xs: np.concatenate(xs), *(_widened(one, width) for one in parts))
+    return whole, len(whole.completion_mask) // size
+
+
+def _at(batch: ppo.PPOBatch, rows: np.ndarray) -> ppo.PPOBatch:
+    """Some rows of a batch."""
+    return jax.tree.map(lambda x: np.asarray(x)[rows], batch)
+
+
+def _only(batch: ppo.PPOBatch, mask: np.ndarray) -> ppo.PPOBatch:
+    """The batch of which neither policy nor critic learns anything off the mask, bool [B, C]."""
+    learned = None if batch.learned is None else np.asarray(batch.learned) & mask
+    return batch._replace(policy=batch.policy._replace(completion_mask=mask), learned=learned)
+
+
+def _widened(batch: ppo.PPOBatch, width: int) -> ppo.PPOBatch:
+    """The batch with its prompts padded on the left, to rows of `width` tokens: its bucket may be a smaller one."""
+    now = batch.policy.batch.tokens.shape[1]
+
+    def pad(x):  # what is of the completions alone stays
+        sides = ((0, 0), (width - now, 0), *((0, 0),) * (x.ndim - 2))
+        return np.pad(x, sides) if x.shape[1] == now else x
+
+    return batch._replace(policy=batch.policy._replace(batch=jax.tree.map(pad, batch.policy.batch)))
+
+
 def _count(numbers: np.ndarray, mask: np.ndarray) -> int:
     """How many turns have a token on the mask."""
     return sum(len(np.unique(row[on])) for row, on in zip(numbers, mask & (numbers >= 0), strict=True))
@@ -146,9 +197,10 @@ def again(
       key: of the step.
       assign: as in FamiliarEpisodes.
     """
-    settings = episode_replay.settings_of(setup.config) if "agent" in setup.config else {"fn": ""}
-    if settings.pop("fn") != episode_replay.FAMILIAR:
+    if not episode_replay.adds_rows(setup.config):
         return [], {}
+    settings = episode_replay.settings_of(setup.config)
+    del settings["fn"]
     kept = programs.generate.replayed
     if episode_replay.FAMILIAR not in kept:
         kept[episode_replay.FAMILIAR] = FamiliarEpisodes(setup, loop.workdir, **settings)

@@ -11,6 +11,7 @@ import numpy as np
 from experiments.parts import (
     action_mask,
     check_groups,
+    episode_replay,
     foreign_rows,
     mirror,
     perception,
@@ -171,7 +172,7 @@ def with_row_selection(config, batch: PolicyBatch, rewards: jax.Array, key: jax.
 
 def has_several_updates(config) -> bool:
     """Whether a batch gets more than one update; only then do old log-probs differ from current ones."""
-    return config.train.epochs * config.train.minibatches > 1
+    return config.train.epochs * config.train.minibatches > 1 or episode_replay.adds_rows(config)
 
 
 def needs_ref_log_probs(config) -> bool:
@@ -208,18 +209,19 @@ def arrays_of(collected: Collected) -> dict[str, np.ndarray]:
     return named
 
 
-def minibatches(config, batch, key):
+def minibatches(config, batch, key, count: int | None = None):
     """The batches of one step's updates: the rows reshuffled and split in each epoch, or all rows at once.
 
     Args:
       config: train.minibatches and train.epochs.
       batch: a PolicyBatch, or a batch that has one as `policy`.
       key: of the shuffles.
+      count: of the minibatches of an epoch; None: train.minibatches.
 
     Raises:
       ValueError: if the rows do not divide into the minibatches.
     """
-    count, epochs, batch = config.train.minibatches, config.train.epochs, _selected(batch)
+    count, epochs, batch = count or config.train.minibatches, config.train.epochs, _selected(batch)
     rows = batch.completion_mask.shape[0]
     if rows % count:
         raise ValueError(f"train.minibatches={count} must divide the {rows} rows of a step")

@@ -189,8 +189,8 @@ def record(program, folder: pathlib.Path, s: dict[str, Any]) -> Record:
         batch = inner["rows"](config, batch, rewards, key)
         return batch._replace(extras=batch.extras | {"number": jnp.arange(len(batch.completion_mask))})
 
-    def minibatches(config, batch, key):
-        parts = inner["parts"](config, batch, key)
+    def minibatches(config, batch, key, *count):
+        parts = inner["parts"](config, batch, key, *count)
         orders.extend(np.asarray(getattr(part, "policy", part).extras["number"]) for part in parts)
         return parts
 
