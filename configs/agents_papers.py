@@ -42,9 +42,10 @@ large models. Arguments: the paper, and words of it.
                            (beta log(pi / pi_before) - A)^2 per turn, pi_before the policy at the last multiple of ten
                            steps; successes of earlier steps, one per task, are learned from again, turn by turn, if
                            .5 <= exp(mean logp) <= .95 under the policy now, up to as many rows as a step has, among
-                           which they are shuffled (`fresh`: none; twice as many in the paper). What is right is the site's word, not an outcome model's; the
-                           critic is one, not the smaller of two, and learns every token of a turn. The tasks are the
-                           world's: the curriculum that makes its own is configs/experience/webrl.py
+                           which they are shuffled (`fresh`: none; twice as many in the paper). What is right is the
+                           site's word, not an outcome model's; the critic is one, not the smaller of two, and learns
+                           every token of a turn. The tasks are the world's: the curriculum that makes its own is
+                           configs/experience/webrl.py
     `smoke`                seconds, for CI
 """
 

@@ -211,6 +211,7 @@ CONTROL = {
     "experts.pooled": "t2mir, t2mir_ad: all tokens of a row take the same experts of tasks. False: each its own.",
     "experts.contrast_probs": "t2mir, t2mir_ad: the contrast compares the gate's probabilities. False: its logits.",
     "prompt.episodes": "t2mir, t2mir_ad: episodes of a task that a context has.",
+    "prompt.past": "t2mir_ad: episodes before the present one that an evaluation has; episodes - 1: as in training.",
     "prompt.length": "t2mir, t2mir_ad: steps of an episode.",
     "prompt.rounds": "t2mir, t2mir_ad: episodes that the policy lives in a task of an evaluation, one after the other.",
     "prompt.by_return": "t2mir_ad: the episodes of a context are ordered by their returns. False: as they were lived.",

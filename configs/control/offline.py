@@ -239,8 +239,8 @@ def get_config(arg: str | None = None):
             config.eval.num_episodes = 16
         if method == "t2mir_ad":
             config.learner = dict(LEARNER)
-            # Published: 4 episodes before the present one, 30 in a row.
-            config.prompt = dict(episodes=4, length=20, rounds=10, by_return=True, consecutive=False)
+            # Published: rows of 4 episodes, evaluations with 4 before the present one, 30 in a row.
+            config.prompt = dict(episodes=4, past=4, length=20, rounds=10, by_return=True, consecutive=False)
             config.eval.num_episodes = 4
         if method == "psec":
             config.skills = dict(rank=8, scale=2.0)
@@ -284,7 +284,7 @@ def shorten(config) -> None:
     if "tours" in config:
         config.tours.update(cities=(5,), beam=2)
     if "prompt" in config:
-        config.prompt.update(episodes=1, rounds=2)
+        config.prompt.update(episodes=1, rounds=2, **(dict(past=1) if "past" in config.prompt else {}))
     if "learner" in config:
         config.learner.update(steps=80, random=20, batch_size=8)
     if "continual" in config:

@@ -4,9 +4,11 @@ The data of each trained task are the whole history of a learner of its own, fro
 method that goes on in the environment (online_runs), which with cql's weight at 0 is a soft actor-critic. The tasks,
 the model and the metrics are in_context_runs'.
 
-In the evaluation the policy lives prompt.rounds episodes of each task with its own last prompt.episodes before its
-eyes, in the order of the training's rows; what it has seen of the present one is there, too, so that it may learn
-within an episode. data/first and data/last are the learners' scores in the first and the last fifth of their episodes.
+In the evaluation the policy lives prompt.rounds episodes of each task with its own last prompt.past before its eyes, in
+the order of the training's rows; what it has seen of the present one is there, too, so that it may learn within an
+episode. A row of the training has prompt.episodes in all, so past = episodes - 1 is what it was trained on; the public
+code has past = episodes, one more. data/first and data/last are the learners' scores in the first and the last fifth of
+their episodes.
 """
 
 import functools
@@ -27,7 +29,7 @@ class Lived(NamedTuple):
     """Memory of the policy.
 
     Attributes:
-      prompt: Prompt [B, (E + 1) length]: E episodes, the newest last, then the present one.
+      prompt: Prompt [B, (P + 1) length]: P episodes, the newest last, then the present one.
       paid: float32 [B], the present episode's rewards that are in the prompt.
     """
 
@@ -115,10 +117,10 @@ def progress(histories: datasets.OfflineData, references: jax.Array) -> dict[str
 
 
 def joined(past: Prompt, lived: Prompt, *, by_return: bool) -> Prompt:
-    """The newest E episodes of a past of E and one more, each of `length` steps.
+    """The newest P episodes of a past of P and one more, each of `length` steps.
 
     Args:
-      past: Prompt [B, E length]; what is not there yet comes first.
+      past: Prompt [B, P length]; what is not there yet comes first.
       lived: Prompt [B, length].
       by_return: order them by their returns, the worst first, which is the one that makes room. False: as lived.
     """
@@ -133,7 +135,7 @@ def joined(past: Prompt, lived: Prompt, *, by_return: bool) -> Prompt:
 
 
 def live_on(
-    model: ExpertTransformer, params, env, key: jax.Array, *, rounds: int, episodes: int, length: int, by_return: bool
+    model: ExpertTransformer, params, env, key: jax.Array, *, rounds: int, past: int, length: int, by_return: bool
 ) -> jax.Array:
     """The returns of `rounds` episodes in a row, float32 [rounds, B], of a policy that sees all steps so far.
 
@@ -146,12 +148,12 @@ def live_on(
       env: an envs.Vector of B environments.
       key: for their starts.
       rounds: episodes that are lived.
-      episodes: E, those that it remembers before the present one.
+      past: P, the episodes that it remembers before the present one.
       length: of an episode, at most.
       by_return: see `joined`.
     """
-    shape, rows, before = env.observation_space.shape, env.num_envs, episodes * length
-    times = jnp.broadcast_to(jnp.tile(jnp.arange(length), episodes + 1), (rows, before + length))
+    shape, rows, before = env.observation_space.shape, env.num_envs, past * length
+    times = jnp.broadcast_to(jnp.tile(jnp.arange(length), past + 1), (rows, before + length))
     place, here = jnp.arange(before + length)[None], in_context_runs.empty(model, rows, shape, length)
 
     def policy(worlds: Worlds) -> tuple[jax.Array, Any]:
@@ -170,17 +172,17 @@ def live_on(
         actions = jnp.where(now[:, :, None], chosen[:, None], prompt.actions)
         return outputs, Lived(prompt._replace(actions=actions), worlds.episode_return)
 
-    def episode(past: Prompt, key: jax.Array):
+    def episode(lived: Prompt, key: jax.Array):
         start_key, act_key = jax.random.split(key)
-        prompt = jax.tree.map(lambda old, new: jnp.concatenate([old, new], axis=1), past, here)
+        prompt = jax.tree.map(lambda old, new: jnp.concatenate([old, new], axis=1), lived, here)
         worlds = start(env, start_key, Lived(prompt, jnp.zeros(rows)))
         steps = collect(policy, at_the_mode(model.distribution), env, worlds, act_key, num_steps=length)[1]
         mask = in_context_runs.first_episodes(steps)
-        lived = Prompt(steps.observations, model.encode(steps.actions), steps.rewards, mask)
-        return joined(past, lived, by_return=by_return), jnp.sum(jnp.where(mask, steps.rewards, 0.0), axis=1)
+        now = Prompt(steps.observations, model.encode(steps.actions), steps.rewards, mask)
+        return joined(lived, now, by_return=by_return), jnp.sum(jnp.where(mask, steps.rewards, 0.0), axis=1)
 
-    past = in_context_runs.empty(model, rows, shape, before)
-    return jax.lax.scan(episode, past, jax.random.split(key, rounds))[1]
+    none = in_context_runs.empty(model, rows, shape, before)
+    return jax.lax.scan(episode, none, jax.random.split(key, rounds))[1]
 
 
 def make_history_run(config, *, parts: int = 1, axis_name: str | None = None):
@@ -195,12 +197,16 @@ def make_history_run(config, *, parts: int = 1, axis_name: str | None = None):
       (init, advance, params).
 
     Raises:
-      ValueError: see in_context_runs.check and `learner_config`.
+      ValueError: see in_context_runs.check and `learner_config`; or if prompt.past is below 1.
     """
     offline_runs.check_one_device(config, parts)
     in_context_runs.check(config)
     fields = config.prompt
-    sizes = dict(episodes=fields.episodes, length=fields.length, by_return=fields.by_return)
-    sample = functools.partial(in_context.sample_histories, consecutive=fields.consecutive, **sizes)
-    lives = functools.partial(live_on, rounds=fields.rounds, **sizes)
+    past = fields.get("past", fields.episodes)  # runs of before there was a choice have as many
+    if past < 1:
+        raise ValueError(f"prompt.past={past} must be 1 or more: a policy that sees no episode gets no better by them")
+    sizes = dict(length=fields.length, by_return=fields.by_return)
+    rows = dict(episodes=fields.episodes, consecutive=fields.consecutive)
+    sample = functools.partial(in_context.sample_histories, **rows, **sizes)
+    lives = functools.partial(live_on, rounds=fields.rounds, past=past, **sizes)
     return in_context_runs.run_of(config, make_histories(config), sample, lives, progress)

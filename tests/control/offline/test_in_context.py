@@ -273,7 +273,7 @@ def test_an_episode_is_lived_with_all_steps_before_it_and_its_own():
         return Routed(jnp.concatenate([own, jnp.zeros_like(own)], axis=2), None, None, None)
 
     fake = model()._replace(imitate=imitate, distribution=bounded_normal(-UNIT, UNIT))
-    options = dict(rounds=4, episodes=2, length=3, by_return=False)
+    options = dict(rounds=4, past=2, length=3, by_return=False)
     key = jax.random.key(3)
     found = jitted(lambda key: history_runs.live_on(fake, {"gate": None}, env, key, **options))(key)
     starts = [np.asarray(env.reset(jax.random.split(k)[0])[1]) for k in jax.random.split(key, 4)]
@@ -290,6 +290,24 @@ def test_an_episode_is_lived_with_all_steps_before_it_and_its_own():
                 episode.append((-np.linalg.norm(place), action))
             past.append(episode)
             assert found[e, row] == pytest.approx(sum(r for r, _ in episode), rel=1e-4)
+
+
+@pytest.mark.parametrize(("past", "said"), [(None, 3), (2, 2), (1, 1)])
+def test_an_evaluation_has_the_past_that_is_asked_for_whatever_the_rows_have(monkeypatch, past, said):
+    """Rows of 3 episodes; a past of 2 and the present one are as many. Runs without a choice have 3 and it."""
+    config, made = configs.get_config("t2mir_ad,smoke"), []
+    config.prompt.update(episodes=3, by_return=False)
+    config.learner.update(steps=80, random=20)
+    with config.unlocked():
+        del config.prompt.past
+        if past is not None:
+            config.prompt.past = past
+    monkeypatch.setattr(in_context_runs, "run_of", lambda *given: made.append(given))
+    monkeypatch.setattr(history_runs, "make_histories", lambda config: None)
+    history_runs.make_history_run(config)
+    ((_, _, sample, lives, _),) = made
+    assert lives.func is history_runs.live_on and lives.keywords["past"] == said
+    assert sample.func is in_context.sample_histories and sample.keywords["episodes"] == 3
 
 
 def test_only_the_first_episode_of_a_row_is_lived():
@@ -321,6 +339,7 @@ def test_a_learner_that_does_not_fit_is_refused():
         ("learner.random", 80, "must be between 0 and learner.steps=80"),
         ("prompt.episodes", 5, "at least prompt.episodes=5 episodes of 20 steps"),
         ("learner.method", {"fn": "bc"}, "must be one of iql"),
+        ("prompt.past", 0, "prompt.past=0 must be 1 or more"),
     ):
         config = configs.get_config("t2mir_ad,smoke")
         with config.unlocked():
@@ -373,7 +392,7 @@ def test_a_run_that_imitates_learners_of_two_tasks():
     config.dataset.returns = (-30.0, 0.0)
     with config.unlocked():
         config.env.limit = 3
-    config.prompt.update(episodes=2, length=3, rounds=2)
+    config.prompt.update(episodes=2, past=1, length=3, rounds=2)
     config.learner.update(steps=60, random=15, every=3)
     config.eval.update(num_episodes=2, max_steps=3)
     config.train.update(batch_size=4, total_steps=4 * 4)
