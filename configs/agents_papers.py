@@ -29,7 +29,9 @@ large models. Arguments: the paper, and words of it.
                            the run solved. This run only plays and records; 4 at once, 32 episodes a prompt
     `vla_rl`               PPO with a value per action on episodes of a robot arm, an action of several tokens a turn;
                            r = 1 for success, and .1 for each key state that a process reward model sees, trained
-                           on pseudo labels of successes (arXiv 2505.18719), with experiments.ppo. Tasks of success .5
+                           on pseudo labels of successes (arXiv 2505.18719), with experiments.ppo. Only the first 2
+                           of an episode are paid, as many as the shortest success has: ours, so that a loop through
+                           key states earns less than the task. Tasks of success .5
                            come most often, by their number of actions. First `alone`, with experiments.agents: the
                            policy after its warm start plays and records; then
                            python -m experiments.reward_model --config=configs/preferences/vla_rl.py
@@ -146,7 +148,8 @@ def _vla_rl(words: set[str]):
     config.algorithm.token_weight = dict(fn="rl_jax.token_weights.rounds:whole_rounds")
     config.sample.prompts = dict(fn="softmax", column="distance", temperature=0.2, target=0.5)
     if "plain" not in words:
-        config.agent.turn_rewards = dict(fn="process", path="runs/vla_rl_reward", weight=0.1, hard=True)
+        path = f"runs/{'smoke_' if 'smoke' in words else ''}vla_rl_reward"
+        config.agent.turn_rewards = dict(fn="process", path=path, weight=0.1, hard=True, most=2)
     return config
 
 

@@ -1,10 +1,14 @@
 """config.agent.turn_rewards: what a process reward model adds to each turn of an episode (VLA-RL, arXiv 2505.18719).
 
-    r_j = env_j + weight [p_j > 1/2]     (or weight p_j, if not hard)
+    r_j = env_j + weight min(s_j, max(0, most - s_1 - ... - s_j-1)),   s_j = [p_j > 1/2]     (or p_j, if not hard)
 
 p_j is the model's probability that turn j has reached a key state, read after the turn and what came back of it, as the
 model was trained (rl_jax.preferences.milestones); after the last turn nothing comes back. The model is frozen. Its
 rewards are those of training alone: evaluations and `correct` have the environment's, recorded turns have both.
+
+An episode is paid for its first `most` key states and for no more: without the limit a gripper that opens and closes
+again and again earns more than the task pays. The paper sums the rewards and names no limit, but its labels are the
+ends of a success's segments, each reached once; `most` is how many those are, 2 to take a thing and to put it down.
 """
 
 import pathlib
@@ -23,7 +27,8 @@ from rl_jax.core.types import TokenBatch
 from rl_jax.models.heads import make_predict_at
 
 KIND = "process"
-FIELDS = {"path", "weight", "hard"}
+FIELDS = {"path", "weight", "hard", "most"}
+KEY_STATES = 2  # of a thing that is taken and put down
 BATCH = 64  # rows per forward pass
 
 
@@ -39,9 +44,10 @@ def problems(config) -> list[str]:
         return found
     if name != KIND:
         found.append(f"agent.turn_rewards.fn={name!r} is none of '', {KIND!r}")
-    if set(settings) != FIELDS or not settings["path"] or not settings["weight"] > 0:
+    settings = {"most": KEY_STATES} | settings  # runs of before there was a limit name none
+    if set(settings) != FIELDS or not (settings["path"] and settings["weight"] > 0 and settings["most"] > 0):
         wanted = ", ".join(sorted(FIELDS))
-        found.append(f"agent.turn_rewards={settings} must have {wanted}: a path, and a weight above 0")
+        found.append(f"agent.turn_rewards={settings} must have {wanted}: a path, and a weight and a most above 0")
     if "state_values" in turn_signals.asked(config):
         found.append(f"agent.turn_rewards: the fresh episodes of {turn_signals.said(config)} are paid without it")
     if config.agent.get("replay", {"fn": ""})["fn"]:
@@ -57,19 +63,21 @@ class TurnRewards:
       path: workdir of a run of experiments.reward_model that reads steps (configs/preferences/vla_rl.py).
       weight: of its reward of a turn.
       hard: 1 if the probability is above 1/2, else 0, as a model that says one or the other; else the probability.
+      most: key states that an episode is paid for; the first ones are. agent.max_turns: all.
 
     Raises:
       FileNotFoundError: if the folder holds no finished run.
       ValueError: if the run does not read steps, or has another tokenizer.
     """
 
-    def __init__(self, setup: Setup, *, path: str, weight: float, hard: bool):
+    def __init__(self, setup: Setup, *, path: str, weight: float, hard: bool, most: float = KEY_STATES):
         what = f"agent.turn_rewards.path={path!r}"
         own, self._params = load_head(pathlib.Path(path), setup.config.mesh)
         if own.config.algorithm.reads != "steps":
             raise ValueError(f"{what} reads {own.config.algorithm.reads!r}: take one of configs/preferences/vla_rl.py")
         mode_of(setup, own.task.tokenizer, "", what, texts=False)
-        self._setup, self._weight, self._hard, self._most = own, weight, hard, setup.config.agent.max_turns
+        self._setup, self._weight, self._hard, self._paid = own, weight, hard, most
+        self._most = setup.config.agent.max_turns
         predict = make_predict_at(own.model)
         self._read = jax.jit(lambda params, rows: jax.nn.softmax(predict(params, *rows), axis=-1)[..., 1])
 
@@ -81,16 +89,31 @@ class TurnRewards:
         prompt = batch.tokens.shape[1] - rollout.completion_mask.shape[1]
         columns = np.where(reads < 0, -1, reads + prompt).astype(np.int32)
         probs = in_batches(self._setup, self._read, self._params, (batch, columns), BATCH)
-        turns = np.where(ends >= 0, probs > 0.5 if self._hard else probs, 0.0).astype(np.float32)
+        seen = np.where(ends >= 0, probs > 0.5 if self._hard else probs, 0.0).astype(np.float32)
+        turns = at_most(seen, self._paid)
         rewards, whole = rollout.turns.rewards.copy(), turns.sum(axis=1)
         rows, numbers = np.nonzero(ends >= 0)
         rewards[rows, ends[rows, numbers]] += np.float32(self._weight) * turns[rows, numbers]
         result = judged.result
         result = result._replace(
             rewards=(result.rewards + np.float32(self._weight) * whole).astype(np.float32),
-            components=result.components | {"process/turns": whole},
+            components=result.components | {"process/turns": whole, "process/seen": seen.sum(axis=1)},
         )
         return judged._replace(rollout=rollout._replace(turns=rollout.turns._replace(rewards=rewards)), result=result)
+
+
+def at_most(turns: np.ndarray, most: float) -> np.ndarray:
+    """What turns are paid: as much as was seen in them, until a row has had `most` in all.
+
+    Args:
+      turns: float32 [B, S], 0 or more.
+      most: of a row.
+
+    Returns:
+      float32 [B, S].
+    """
+    before = np.cumsum(turns, axis=1) - turns
+    return np.minimum(turns, np.maximum(most - before, 0.0)).astype(np.float32)
 
 
 def places(numbers: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:

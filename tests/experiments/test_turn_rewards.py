@@ -11,6 +11,7 @@ from experiments import ppo, reward_model
 from experiments.parts import players, turn_rewards
 from experiments.parts.judging import Judged
 from experiments.parts.setup import make_setup
+from rl_jax.preferences import milestones
 from rl_jax.rewards.pool import RewardResult
 from rl_jax.rollout.lm.episodes import as_rollout
 from rl_jax.runs.logging import read_jsonl
@@ -28,12 +29,33 @@ def test_a_turn_is_read_where_its_answer_ends():
     assert reads.tolist() == [[3, 5, 7, -1], [-1] * 4, [2, 4, -1, -1]]
 
 
+def test_an_episode_is_paid_for_its_first_key_states_and_for_no_more():
+    loop = np.float32([[1, 0, 1, 1, 1, 0], [0, 0, 0, 0, 1, 0], [0.5, 0.75, 0.5, 0.5, 0.5, 0]])
+    paid = turn_rewards.at_most(loop, 2)
+    assert paid.tolist() == [[1, 0, 1, 0, 0, 0], [0, 0, 0, 0, 1, 0], [0.5, 0.75, 0.5, 0.25, 0, 0]]
+    assert paid.dtype == np.float32 and (turn_rewards.at_most(loop, float("inf")) == loop).all()
+
+
+def test_the_limit_is_as_many_key_states_as_the_shortest_success_has():
+    counts = [sum(milestones.labelled_steps(one)["labels"]) for one in recorded(50)]
+    assert set(counts) == {turn_rewards.KEY_STATES}
+    assert agents_papers.get_config("vla_rl").agent.turn_rewards.most == turn_rewards.KEY_STATES
+
+
 def test_what_does_not_go_with_it_is_refused():
     config = agents_papers.get_config("vla_rl,smoke")
     players.check(config)
     config.agent.turn_rewards.update(fn="proces", weight=0.0)
-    with pytest.raises(ValueError, match="fn='proces' is none of '', 'process'(.|\n)*a path, and a weight above 0"):
+    with pytest.raises(
+        ValueError, match="fn='proces' is none of '', 'process'(.|\n)*a path, and a weight and a most above 0"
+    ):
         players.check(config)
+    config.agent.turn_rewards.update(fn="process", weight=0.1, most=0)
+    with pytest.raises(ValueError, match="most above 0"):
+        players.check(config)
+    with config.unlocked():
+        del config.agent.turn_rewards.most  # a run of before there was a limit
+    players.check(config)
     config = agents_papers.get_config("vla_rl,alone,smoke")
     config.agent.turn_rewards = dict(fn="process", path="runs/x", weight=0.1, hard=True)
     config.algorithm.advantage = dict(fn="rl_jax.advantages.turn_critics:vine")
@@ -79,7 +101,7 @@ def test_key_states_of_unseen_episodes_are_rewarded_on_their_turns(trained, tmp_
     own = np.float32([one.reward for one in episodes])
     result = RewardResult(own, {}, 0, 0, None, own > 9)
     judged = Judged(rollout, [{}] * 64, [""] * 64, result)
-    model = turn_rewards.make_turn_rewards(setup)
+    model = turn_rewards.TurnRewards(setup, path=str(trained), weight=0.25, hard=True, most=float("inf"))
     found = model(judged)
     added = found.rollout.turns.rewards - rollout.turns.rewards
     ends, _ = turn_rewards.places(rollout.turns.numbers, 8)
@@ -95,6 +117,15 @@ def test_key_states_of_unseen_episodes_are_rewarded_on_their_turns(trained, tmp_
     np.testing.assert_allclose(found.result.rewards, own + added.sum(axis=1), rtol=1e-6)
     np.testing.assert_allclose(found.result.components["process/turns"], added.sum(axis=1) / 0.25, rtol=1e-6)
     assert rollout.turns.rewards.sum() == own.sum()  # what was recorded stays
+    limited = turn_rewards.make_turn_rewards(setup)(judged)
+    turns, seen = (limited.result.components[f"process/{name}"] for name in ("turns", "seen"))
+    assert (
+        seen.max() > 2
+        and (turns == np.minimum(seen, 2)).all()
+        and (found.result.components["process/seen"] == seen).all()
+    )
+    np.testing.assert_allclose(limited.result.rewards, own + 0.25 * turns, rtol=1e-6)
+    np.testing.assert_allclose(limited.rollout.turns.rewards.sum(axis=1), limited.result.rewards, rtol=1e-6)
 
 
 @pytest.mark.slow
