@@ -10,7 +10,7 @@ reward/NAME/weighted. config.reward.compose makes one reward of them (rl_jax.rew
 """
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,6 +26,7 @@ from rl_jax.rewards import compose
 from rl_jax.rewards.pool import RewardPool, RewardResult, function_name
 from rl_jax.rewards.terms import Term, load_terms, score_group, score_item
 from rl_jax.tasks import Task
+from rl_jax.training import distributed
 
 
 class Rows(NamedTuple):
@@ -78,6 +79,8 @@ class Rewards:
         elif items:
             self._pool = RewardPool(score_item, kwargs={"terms": items}, **options)
         self._compose = bind(composition or settings.compose.to_dict(), compose)
+        if judges:
+            judges.give(self.verify)
 
     def __enter__(self) -> "Rewards":
         return self
@@ -143,6 +146,27 @@ class Rewards:
         """Shows the policy that samples the next rows to the judges that read it (judges.table.Judges.see)."""
         if self._judges:
             self._judges.see(params)
+
+    def verify(self, records: Sequence[dict], completions: Sequence[str]) -> np.ndarray:
+        """The task's own reward of texts that are no rows of a step, by the same workers and within the same limits.
+
+        Process 0 scores them for all, since a text that is late in one process may not be in another.
+
+        Args:
+          records: N of them.
+          completions: N texts.
+
+        Returns:
+          float32 [N], nan where the reward failed.
+        """
+        found = None
+        if distributed.is_main() and completions:
+            prompts, infos = [record["prompt"] for record in records], [record["info"] for record in records]
+            result = self._pool(prompts, completions, infos)
+            zeros = np.zeros_like(result.rewards)  # of a term that failed on every text
+            values = result.components.get(TASK, zeros) if self._terms else result.rewards
+            found = np.where(result.failed, np.nan, values).tolist()
+        return np.array(distributed.gather(found)[0] or (), np.float32)
 
     def learn(self, judged: Any) -> dict[str, float]:
         """Trains the judges that are due after a step. Returns their metrics (judges.table.Judges.learn)."""

@@ -20,7 +20,7 @@ import numpy as np
 
 from experiments.parts import turn_signals
 from experiments.parts.judges.base import in_batches, mode_of
-from experiments.parts.judges.trained import load_head
+from experiments.parts.judges.trained import load_head, need_finished
 from experiments.parts.judging import Judged
 from experiments.parts.setup import Setup
 from rl_jax.core.types import TokenBatch
@@ -28,6 +28,7 @@ from rl_jax.models.heads import make_predict_at
 
 KIND = "process"
 FIELDS = {"path", "weight", "hard", "most"}
+MODEL = "configs/preferences/vla_rl.py"  # trains what `path` names
 KEY_STATES = 2  # of a thing that is taken and put down
 BATCH = 64  # rows per forward pass
 
@@ -72,9 +73,10 @@ class TurnRewards:
 
     def __init__(self, setup: Setup, *, path: str, weight: float, hard: bool, most: float = KEY_STATES):
         what = f"agent.turn_rewards.path={path!r}"
+        need_finished(path, MODEL)
         own, self._params = load_head(pathlib.Path(path), setup.config.mesh)
         if own.config.algorithm.reads != "steps":
-            raise ValueError(f"{what} reads {own.config.algorithm.reads!r}: take one of configs/preferences/vla_rl.py")
+            raise ValueError(f"{what} reads {own.config.algorithm.reads!r}: take one of {MODEL}")
         mode_of(setup, own.task.tokenizer, "", what, texts=False)
         self._setup, self._weight, self._hard, self._paid = own, weight, hard, most
         self._most = setup.config.agent.max_turns

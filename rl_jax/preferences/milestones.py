@@ -17,7 +17,7 @@ import numpy as np
 
 from rl_jax.data.readers import DataError
 from rl_jax.experience.trajectory import Trajectory
-from rl_jax.preferences.episodes import Source, groups
+from rl_jax.preferences.episodes import FOLDER, Source, groups
 from rl_jax.preferences.sources import Preferences, prompt_share
 
 SENSED = ("gripper", "speed")
@@ -95,6 +95,13 @@ def load(
     if not 0 <= test_share < 1 or newest < 0 or lead < 1:
         raise ValueError(f"test_share={test_share} must be in [0, 1), newest={newest} 0 or more, lead={lead} 1 or more")
     records, folder, seen = {"train": [], "test": []}, pathlib.Path(path), 0
+    if not any(file for place in (folder, folder / FOLDER) for file in place.glob("*.parquet")):
+        smoke = ",smoke" if folder.name.startswith("smoke_") else ""
+        raise DataError(
+            f"{folder} has no recorded episodes (*.parquet): record them with python -m experiments.agents "
+            f"--config=configs/agents_papers.py:vla_rl,alone{smoke} --workdir={folder}, or those of your own robot "
+            "with --config.agent.record=true"
+        )
     for group in groups(folder, newest):
         for one in group:
             seen += 1
@@ -106,7 +113,9 @@ def load(
             share = prompt_share(" ".join(map(str, record["prompt"]["ids"])))
             records["test" if share < test_share else "train"].append(record)
     if not records["train"]:
-        raise DataError(f"{folder}: none of {seen} recorded episodes has a reward of {least}; record more, or lower it")
+        raise DataError(
+            f"{folder}: none of {seen} recorded episodes has a reward of {least}; record more, or lower data.least"
+        )
     return Preferences("milestones", "steps", lambda split: Source(records[split], "steps"))
 
 

@@ -1,5 +1,10 @@
 """judges/cotraining.py: a reward model is updated on right answers and the same ones made wrong (Cooper)."""
 
+import json
+import os
+import re
+import types
+
 import numpy as np
 import pytest
 
@@ -7,7 +12,9 @@ from configs.preferences import cooper
 from experiments.parts import check_config, judges
 from experiments.parts import policy as policy_parts
 from experiments.parts.judges import cotraining
+from experiments.parts.rewards import make_rewards
 from experiments.parts.setup import make_setup
+from rl_jax.rewards.arithmetic import score as verify
 from rl_jax.tasks.arithmetic import ALPHABET
 from tests.experiments.judge_runs import reward_run
 from tests.experiments.shared_programs import share_programs, sharing  # noqa: F401  fixtures
@@ -37,9 +44,15 @@ def rows(tokenizer, prompts=PROMPTS, completions=COMPLETIONS, answers=ANSWERS):
     return judged_rows(tokenizer, prompts, completions, infos)
 
 
+def by_rule(records, texts):
+    """The task's own reward, here."""
+    rows = zip(records, texts, strict=True)
+    return np.float32([verify(r["prompt"], text, json.loads(r["info"]))["reward"] for r, text in rows])
+
+
 def seen_by(judge, monkeypatch):
     """What `learn` hands to the reward model: (prompts, pairs, live)."""
-    calls = []
+    calls, judge.verify = [], by_rule
     monkeypatch.setattr(judge._judge, "learn_texts", lambda *given: calls.append(given) or {"loss": 0.0})
     return calls
 
@@ -56,6 +69,49 @@ def test_a_prompt_gives_its_first_right_answer_and_the_same_made_wrong(setup, fo
         assert len(wrong) == length and sum(a != b for a, b in zip(right, wrong, strict=True)) == 1
     judge.learn(rows(setup.task.tokenizer), LABELS)
     assert calls[1] == calls[0]  # what is drawn depends on the step and the answer alone
+
+
+def deadly(prompt, completion, info):
+    """A rule that one answer is too much for, and another ends the process that it runs in."""
+    if completion == "27":
+        raise OverflowError(completion)
+    if completion == "19":
+        os._exit(3)  # as a reward of generated code may
+    return {"reward": float(completion == str(info["answer"]))}
+
+
+def refuse_then_kill(answer, rng):
+    return {"26": "27", "18": "19", "3": "4"}[answer]
+
+
+@pytest.mark.parametrize("terms", [{}, {"task": {"fn": "task"}}])
+def test_the_rule_reads_the_wrong_answers_in_the_workers_of_the_run(setup, folder, monkeypatch, terms):
+    """Red before: it ran in the training process, which a rule that raises, hangs or exits took with it."""
+    config = setup.config.copy_and_resolve_references().unlock()
+    config.reward.update(function=f"{__name__}:deadly", num_workers=1, terms=terms)
+    config.judge = dict(verify=dict(fn="cotrained", path=str(folder), retrain_every=1))
+    config.judge.verify.corrupt = f"{__name__}:refuse_then_kill"
+    given = rows(setup.task.tokenizer, ("1+2=", "30-4=", "9+9="), ("3", "26", "18"), (3, 26, 18))
+    calls = []
+    with make_rewards(make_setup(config)) as rewards:
+        (judge,) = rewards._judges.by_name.values()
+        monkeypatch.setattr(judge._judge, "learn_texts", lambda *given: calls.append(given) or {"loss": 0.0})
+        components = {"task": np.ones(3, np.float32)}
+        metrics = rewards.learn(
+            types.SimpleNamespace(**vars(given), result=types.SimpleNamespace(components=components))
+        )
+    ((_, pairs, live),) = calls
+    assert live == [True, False, False] and pairs[0] == ("3", "4")
+    assert metrics == {"judge/verify/loss": 0.0} | {
+        "judge/verify/pairs": pytest.approx(1 / 3),
+        "judge/verify/unverified": pytest.approx(2 / 3),
+    }
+
+
+def test_without_a_right_answer_the_rule_is_not_asked(setup, folder, monkeypatch):
+    judge = judges.cotrained(setup, path=folder)
+    calls = seen_by(judge, monkeypatch)
+    assert judge.learn(rows(setup.task.tokenizer), 0 * LABELS)["pairs"] == 0 and calls[0][2] == [False] * 3
 
 
 def test_an_assistant_may_write_the_wrong_answer_and_one_that_is_right_does_not_count(setup, folder, monkeypatch):
@@ -101,6 +157,17 @@ def test_what_cannot_be_verified_is_refused(setup, folder):
     with pytest.raises(ValueError, match="cotrained: the task has no reward of its own"):
         judges.cotrained(bare, path=folder)
     assert judges.cotrained(bare, path=folder, retrain_every=0).learner is None
+
+
+@pytest.mark.parametrize("word", ["", "smoke"])
+def test_without_its_model_the_command_that_trains_it_is_named(setup, word, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = cooper.get_config(word or None).judge.verify.path
+    model = ",".join(["model", *([word] if word else [])])
+    assert path == f"runs/{cooper.get_config(model).name}", "where the command puts it without a --workdir, too"
+    said = f"python -m experiments.reward_model --config=configs/preferences/cooper.py:{model} --workdir={path}"
+    with pytest.raises(FileNotFoundError, match=re.escape(f"train a reward model with {said}") + "$"):
+        judges.cotrained(setup, path=path)
 
 
 def test_its_configs_can_run():

@@ -394,8 +394,12 @@ def test_configs_that_do_not_fit(tmp_path, change, said):
 
 
 def test_a_judge_that_is_not_there(tmp_path):
-    with pytest.raises(FileNotFoundError, match="has no finished run: train a reward model with python -m"):
+    said = "has no finished run: train a reward model with python -m experiments.reward_model --config="
+    config = "configs/preferences/reward_models.py"
+    with pytest.raises(FileNotFoundError, match=f"{said}{config} --workdir={tmp_path}, or with another config"):
         load_reward_model(tmp_path)
+    with pytest.raises(FileNotFoundError, match=f"{said}{config}:smoke --workdir={tmp_path}/smoke_a, or"):
+        load_reward_model(tmp_path / "smoke_a")
     with pytest.raises(ValueError, match="give the workdir"):
         load_reward_model([])
 

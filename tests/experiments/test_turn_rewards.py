@@ -1,6 +1,7 @@
 """parts/turn_rewards.py: a process reward model of turns, from recorded successes to the rewards of PPO's turns."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -62,6 +63,17 @@ def test_what_does_not_go_with_it_is_refused():
     config.agent.state_rollouts = 2
     with pytest.raises(ValueError, match="fresh episodes of algorithm.advantage=.*vine' are paid without it"):
         players.check(config)
+
+
+@pytest.mark.parametrize("smoke", ["", "smoke_"])
+def test_without_its_model_the_command_that_trains_it_is_named(tmp_path, smoke):
+    folder = tmp_path / f"{smoke}vla_rl_reward"
+    config = "configs/preferences/vla_rl.py" + (":smoke" if smoke else "")
+    said = f"train a reward model with python -m experiments.reward_model --config={config} --workdir={folder}"
+    with pytest.raises(FileNotFoundError, match=re.escape(said) + "$"):
+        turn_rewards.TurnRewards(None, path=str(folder), weight=0.1, hard=True)
+    asks = agents_papers.get_config("vla_rl,smoke" if smoke else "vla_rl").agent.turn_rewards.path
+    assert asks == f"runs/{folder.name}"
 
 
 @pytest.fixture(scope="module")

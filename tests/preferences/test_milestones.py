@@ -2,11 +2,13 @@
 
 import json
 import random
+import re
 
 import numpy as np
 import pyarrow.parquet
 import pytest
 
+from configs import agents_papers
 from configs.preferences import vla_rl
 from experiments.parts import check_config
 from rl_jax import preferences
@@ -104,6 +106,18 @@ def test_what_cannot_be_labelled_is_refused(tmp_path):
     blind = blind._replace(turns=tuple(turn._replace(numbers={}) for turn in blind.turns))
     with pytest.raises(DataError, match="does not count gripper and speed in each turn"):
         milestones.load(path=str(write(tmp_path / "blind", [blind])), test_share=0.0)
+
+
+@pytest.mark.parametrize("smoke", ["", "smoke_"])
+def test_a_run_that_was_not_made_is_refused_with_its_command(tmp_path, smoke):
+    folder = tmp_path / f"{smoke}vla_rl_alone"
+    word = ",smoke" if smoke else ""
+    command = f"experiments.agents --config=configs/agents_papers.py:vla_rl,alone{word} --workdir={folder},"
+    with pytest.raises(DataError, match=re.escape(f"record them with python -m {command}")):
+        milestones.load(path=str(folder))
+    played = agents_papers.get_config(f"vla_rl,alone{word}")
+    asks = vla_rl.get_config("smoke" if smoke else None)
+    assert played.agent.record and asks.data.path == asks.init_from == f"runs/{folder.name}"
 
 
 def test_its_config_can_run():

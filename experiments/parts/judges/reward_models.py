@@ -22,13 +22,14 @@ from experiments.parts.judges.base import (
     token_rows,
 )
 from experiments.parts.judges.learning import Learner, best_and_worst, padded_pairs, pair_loss, row_shards
-from experiments.parts.judges.trained import RewardModel, load_head, load_reward_model
+from experiments.parts.judges.trained import RewardModel, load_head, load_reward_model, need_finished
 from experiments.parts.setup import Setup
 from rl_jax.core.binding import bind
 from rl_jax.core.types import Params, TokenBatch
 from rl_jax.credit import process_rewards, step_rewards
 from rl_jax.models.heads import make_predict_at
 
+STEPS = "configs/preferences/reward_models.py:steps"  # trains a process reward model
 MIN_STEPS = 8  # steps are padded to this, or to the next power of two
 
 
@@ -156,11 +157,11 @@ def process_reward_model(
       ValueError: if the run does not read steps, or has another tokenizer.
     """
     folder = pathlib.Path(folders_of(path, "process_reward_model")[0])
+    need_finished(folder, STEPS)
     own, params = load_head(folder, setup.config.mesh)
     if own.config.algorithm.reads != "steps":
         raise ValueError(
-            f"{folder} reads {own.config.algorithm.reads!r}: a process reward model is trained with "
-            "--config=configs/preferences/reward_models.py:steps"
+            f"{folder} reads {own.config.algorithm.reads!r}: a process reward model is trained with --config={STEPS}"
         )
     tokenizer = own.task.tokenizer
     mode_of(setup, tokenizer, "", f"the process reward model {folder}", texts=False)

@@ -5,7 +5,7 @@ of the task's own reward, which is then only logged, as `task`. A judge of token
 """
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -75,6 +75,15 @@ class Judges:
         """Shows the policy that samples the next rows to the judges that read it."""
         for name in self.seeing:
             self.by_name[name].see(params)
+
+    def give(self, verify: Callable) -> None:
+        """Gives the task's own reward to the judges that ask it about texts of their own: those with a `verify`.
+
+        verify: (N records, N texts) -> float32 [N], nan where it failed (rewards.Rewards.verify).
+        """
+        for judge in self.by_name.values():
+            if hasattr(judge, "verify"):
+                judge.verify = verify
 
     def learn(self, judged: Any) -> dict[str, float]:
         """Trains the judges that are due, on a step's rows. Returns judge/NAME/METRIC.

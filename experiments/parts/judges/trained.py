@@ -31,6 +31,8 @@ from rl_jax.runs.run_record import is_complete, read_json
 from rl_jax.training import checkpoint, sharding
 from rl_jax.training.scoring import make_score
 
+CONFIG = "configs/preferences/reward_models.py"
+
 
 class RewardModel(NamedTuple):
     """One reward model, or several as one.
@@ -175,6 +177,27 @@ def _load(workdir: pathlib.Path, mesh: str | None) -> _Loaded:
     return _Loaded(setup, makers.get(reads, _last_token)(setup), params, moments)
 
 
+def need_finished(workdir: str | pathlib.Path, config: str = CONFIG) -> None:
+    """Checks for a finished run of experiments.reward_model.
+
+    Args:
+      workdir: of the run.
+      config: the --config that trains it; its `smoke` if the folder is one, runs/smoke_NAME.
+
+    Raises:
+      FileNotFoundError: if the folder holds none. The message is the command to run first.
+    """
+    workdir = pathlib.Path(workdir)
+    if is_complete(workdir):
+        return
+    smoke = (",smoke" if ":" in config else ":smoke") if workdir.name.startswith("smoke_") else ""
+    other = ", or with another config of configs/preferences" if config == CONFIG else ""
+    raise FileNotFoundError(
+        f"{workdir} has no finished run: train a reward model with python -m experiments.reward_model "
+        f"--config={config}{smoke} --workdir={workdir}{other}"
+    )
+
+
 def load_head(workdir: pathlib.Path, mesh: str | None = None) -> tuple[Setup, Params]:
     """A finished run of experiments.reward_model: (its setup, the model's merged params and its head).
 
@@ -187,10 +210,7 @@ def load_head(workdir: pathlib.Path, mesh: str | None = None) -> tuple[Setup, Pa
     Raises:
       FileNotFoundError: if the folder holds no finished run.
     """
-    if not is_complete(workdir):
-        raise FileNotFoundError(
-            f"{workdir} has no finished run: train a reward model with python -m experiments.reward_model"
-        )
+    need_finished(workdir)
     setup = setup_of(workdir, mesh)
     merged, params = setup.merged or (lambda params: params), load_params(setup, workdir)
     if setup.config.algorithm.reads == "log_ratio":
