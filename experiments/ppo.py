@@ -199,9 +199,8 @@ def update(
     programs: PPOPrograms,
     packer: RolloutPacker,
     learner: LearnerState,
-    batch: ppo.PPOBatch,
+    batches: Sequence[ppo.PPOBatch],
     key,
-    again: Sequence[ppo.PPOBatch] = (),
 ) -> tuple[LearnerState, list[dict], list[dict], dict[str, float]]:
     """All updates of one step.
 
@@ -211,16 +210,15 @@ def update(
       programs: compiled functions.
       packer: of the run.
       learner: before the updates.
-      batch: of the whole step.
+      batches: of the whole step, and what is learned from again among its rows (config.agent.replay).
       key: of the shuffles.
-      again: what is learned from again (config.agent.replay), among the step's own rows.
 
     Returns:
       (learner, metrics of the policy's updates, metrics of the critic's updates, metrics of the packing).
     """
     updates, settings = [], setup.config.critic
     only = critic_stages.learner_of(settings, loop.step)
-    batch, *again = (pretraining.attach(setup, one, loop.step) for one in (batch, *again))
+    batch, *again = (pretraining.attach(setup, one, loop.step) for one in batches)
     learner, critic_updates = turn_replay.train(loop, setup, programs, learner, batch, key)
     batch, count = familiar_episodes.mixed(batch, again, setup.config.train.minibatches)
     alike = packer.padded or settings.shared or settings.micro_batches == setup.config.train.micro_batches
@@ -300,16 +298,15 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
             rows = collect(learner.sampler(config.critic, ref_params), rollout_key, step.clock, ref_params)
             collected = recordings.keep(loop, step, rows)
             learner = learner._replace(policy=trackers.see(estimators, learner.policy, collected, step.number))
-            scores = scored(loop, setup, programs, packer, learner, ref_params, collected, credit_key)
-            (batch, *again), metrics, before = scores
-            step.clock.lap("score_s", batch)
-            learner, *updates, packed = update(loop, setup, programs, packer, learner, batch, order_key, again)
+            batches, metrics, before = scored(loop, setup, programs, packer, learner, ref_params, collected, credit_key)
+            step.clock.lap("score_s", batches)
+            learner, *updates, packed = update(loop, setup, programs, packer, learner, batches, order_key)
             step.clock.lap("train_s")
             metrics |= step_metrics(config, collected, source, learner.policy, *updates) | packed
             policy, metrics = trackers.observe_step(setup.mesh, estimators, learner.policy, collected, metrics)
             learner = learner._replace(policy=policy)
             if step.evaluates:
-                metrics |= look(loop, step, setup, programs, packer, evaluate, learner, collected, batch, before)
+                metrics |= look(loop, step, setup, programs, packer, evaluate, learner, collected, batches[0], before)
             ref_params = move(ref_params, learner.policy_params(), step.number)
             step.end(learner.checkpoint_items(ref_params), metrics, logged.timings(step, collected, programs))
     loop.finish(setup, learner.policy_params(), critic=learner.critic_params())

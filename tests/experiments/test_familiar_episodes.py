@@ -75,7 +75,7 @@ def test_few_rows_to_learn_from_again_are_shuffled_among_the_steps_own(monkeypat
         types.SimpleNamespace(step=9, check_finite=lambda *_, **__: 0),
     )
     learner, setup = LearnerState("policy", None, None), types.SimpleNamespace(config=config)
-    ppo.update(loop, setup, programs, packer, learner, own, jax.random.key(0), replayed)
+    ppo.update(loop, setup, programs, packer, learner, [own, *replayed], jax.random.key(0))
     assert [size for size, _ in sizes] == [4] * 3 and min(live for _, live in sizes) >= 2
     assert sorted(seen) == [*range(8), 10, 27]
 

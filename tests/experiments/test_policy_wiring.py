@@ -456,7 +456,7 @@ def test_the_critic_has_its_own_epochs_and_parts(config, only, padded, shared, m
     batch = PPOBatch(PolicyBatch(rows, rows, rows * 1.0, None, rows * 1.0, None, extras={}), rows * 1.0, rows * 1.0)
     setup = types.SimpleNamespace(config=config)
     found, policy_updates, critic_updates, metrics = ppo.update(
-        loop, setup, programs, packer, learner, batch, jax.random.key(0)
+        loop, setup, programs, packer, learner, [batch], jax.random.key(0)
     )
     first = 0 if only == critic_stages.POLICY else 2 * 2  # two more epochs of two minibatches
     alike = padded or shared or micro_batches == 2
