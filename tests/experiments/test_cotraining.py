@@ -137,6 +137,7 @@ def test_it_learns_what_is_right_for_prompts_that_it_has_not_seen(setup, folder)
     """Sums of 3: other digits are worse after some updates; with the pairs turned round they would be better."""
     tokenizer = setup.task.tokenizer
     judge = judges.cotrained(setup, path=folder, retrain_every=1, learning_rate=1e-2)
+    judge.verify = by_rule
     seen, other = ["1+2=", "2+1=", "5-2=", "9-6="], ["7-4=", "8-5="]
 
     def gap():
