@@ -30,8 +30,8 @@ large models. Arguments: the paper, and words of it.
     `vla_rl`               PPO with a value per action on episodes of a robot arm, an action of several tokens a turn;
                            r = 1 for success, and .1 for each key state that a process reward model sees, trained
                            on pseudo labels of successes (arXiv 2505.18719), with experiments.ppo. Only the first 2
-                           of an episode are paid, as many as the shortest success has: ours, so that a loop through
-                           key states earns less than the task. Tasks of success .5
+                           of an episode are paid, as many as the shortest success has: ours, as a loop through key
+                           states would be paid in each turn. Tasks of success .5
                            come most often, by their number of actions. First `alone`, with experiments.agents: the
                            policy after its warm start plays and records; then
                            python -m experiments.reward_model --config=configs/preferences/vla_rl.py

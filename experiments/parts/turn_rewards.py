@@ -7,8 +7,9 @@ model was trained (rl_jax.preferences.milestones); after the last turn nothing c
 rewards are those of training alone: evaluations and `correct` have the environment's, recorded turns have both.
 
 An episode is paid for its first `most` key states and for no more: without the limit a gripper that opens and closes
-again and again earns more than the task pays. The paper sums the rewards and names no limit, but its labels are the
-ends of a success's segments, each reached once; `most` is how many those are, 2 to take a thing and to put it down.
+again and again earns `weight` in each turn, however many there are. The paper sums the rewards and names no limit that
+we could read, but its labels are the ends of a success's segments, each reached once; `most` is how many those are, 2
+to take a thing and to put it down.
 """
 
 import pathlib
