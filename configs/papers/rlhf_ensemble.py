@@ -13,12 +13,14 @@ gone at the end; `mean` is over all evaluations. The peak is the best of 11 nois
 
 The paper's reward models have 14M to 1.3B parameters, and its policies are of Pythia 1.4B.
 
-Tried before: 40 steps of these sizes, evaluated every 10 steps, 3 seeds (docs/pages/judges.md), where the ensemble's
-peak was higher in two of three; then, of these settings, `single` with the samples and the reward model of seed 100.
+Tried before: 40 steps of these sizes, evaluated every 10 steps, 3 seeds (docs/pages/over_optimization.md), where the
+ensemble's peak was higher in two of three; then, of these settings, `single` with the samples and the reward model of
+seed 100.
 
 Afterwards, with the samples of seed 100 and reward models 100 to 104: all five rate what a policy writes that has
 over-optimised one of them above good stories; so do their mean, worst and UWO. Standardised, with smaller steps and
-a KL of .01, three ensembles ended at .86 to .96, five single models at .51 to .97 (docs/pages/judges.md): no claim yet.
+a KL of .01, three ensembles ended at .86 to .96, five single models at .51 to .97 (docs/pages/over_optimization.md): no
+claim yet.
 """
 
 from ml_collections import ConfigDict

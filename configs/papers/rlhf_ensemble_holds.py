@@ -5,6 +5,10 @@
 Coste et al. (arXiv 2310.02743, section 5.2). The study and the statements of rlhf_ensemble_unseen.py, whose 20 seeds
 left one of six undecided (39 to 40 more would do, it said), with 60 seeds that nothing was chosen on. This was written
 before they were run.
+
+Afterwards: reproduced, all six statements. One reward model's policy rises to .60 and ends at .40, and falls in 54 of
+60 by more than .05; on the mean of five .68 and .60 at the same KL (10.6, 10.4), on the worst of five .77 and .73 at
+13.8.
 """
 
 from ml_collections import ConfigDict

@@ -9,8 +9,8 @@ the KL in the reward. Seed s has reward model s, or s to s + 4 (modulo 8). `afte
 prompts at the end, `lost` what of the best evaluation is gone by then (about .05 by construction, for both arms).
 
 Tried before, with samples and reward models 100 to 104: these settings, where the last gold reward was .94, .86 and .96
-with five models (three seeds) and .97, .88, .75, .65 and .51 with one (docs/pages/judges.md); steps of 1e-3, one run,
-which collapsed. The statements were written before the seeds below were run, and those say the opposite.
+with five models (three seeds) and .97, .88, .75, .65 and .51 with one (docs/pages/over_optimization.md); steps of 1e-3,
+one run, which collapsed. The statements were written before the seeds below were run, and those say the opposite.
 """
 
 from ml_collections import ConfigDict
