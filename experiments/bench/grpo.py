@@ -2,13 +2,11 @@
 
     python -m experiments.bench.grpo                                                   # ours, the three shapes
     python -m experiments.bench.grpo --peer tunix=PYTHON --peer trl=PYTHON --rounds=2  # PYTHON: one that has the peer
-    python -m experiments.bench.grpo --mesh=data:2                                     # ours on two simulated devices
     python -m experiments.bench.grpo --shapes=ragged_prompts --steps=200               # does anything recompile?
 
 Shapes: uniform (64 + 64 tokens), ragged (64 + 64, four of five completions end by a quarter of it), long_prompt (512 +
 64), and ragged_prompts (16 to 64, + 64, ragged); 4 prompts x 8 completions. Each side gets the same work, decodes at
-temperature 1, scores with the reference (beta .04) and makes one float32 AdamW update. `--mesh` is what users give as
---config.mesh: with one CPU device a core, what XLA runs on one thread only is done by both.
+temperature 1, scores with the reference (beta .04) and makes one float32 AdamW update.
 
 `step_s` is a side's median over the timed steps of all rounds, in which the sides take turns. `ratio` is a peer's
 step_s over ours. `compile_count` is the number of our compilations after the warm-up. `mfu` is the update's necessary
@@ -18,7 +16,6 @@ the same run.
 
 import argparse
 import json
-import math
 import pathlib
 import statistics
 import subprocess
@@ -32,7 +29,7 @@ import numpy as np
 
 from configs import common as defaults
 from experiments import grpo
-from experiments.parts import policy, processes
+from experiments.parts import policy
 from experiments.parts.judging import Judged
 from experiments.parts.packers import RolloutPacker
 from experiments.parts.sample_groups import Collected
@@ -70,9 +67,7 @@ def make_lengths(shape: str, rows: int, longest: int, rng: np.random.Generator) 
     return rng.permutation(result).tolist()
 
 
-def make_work(
-    shape: str, sizes: dict, *, prompts: int, group_size: int, steps: int, beta: float, mesh: str = ""
-) -> dict:
+def make_work(shape: str, sizes: dict, *, prompts: int, group_size: int, steps: int, beta: float) -> dict:
     """The work of every side.
 
     Args:
@@ -82,10 +77,9 @@ def make_work(
       group_size: completions per prompt, G.
       steps: number of steps.
       beta: coefficient of the KL.
-      mesh: of ours, as config.mesh.
 
     Returns:
-      sizes, beta, mesh, group_size, prompt_length, prompts ([steps][P] of ids) and lengths ([steps][P x G]).
+      sizes, beta, group_size, prompt_length, prompts ([steps][P] of ids) and lengths ([steps][P x G]).
     """
     rng = np.random.default_rng(0)
     prompt_length, longest = SHAPES[shape]
@@ -97,7 +91,6 @@ def make_work(
     return {
         "sizes": sizes,
         "beta": beta,
-        "mesh": mesh,
         "group_size": group_size,
         "prompt_length": prompt_length,
         "prompts": [[prompt() for _ in range(prompts)] for _ in range(steps)],
@@ -116,7 +109,8 @@ class _Task:
 
 
 def make_setup(work: dict) -> Setup:
-    """The run's fixed parts for this work."""
+    """The run's fixed parts for this work, on one device."""
+    sizes = work["sizes"]
     config = defaults.base("bench")
     longest = max(map(max, work["lengths"]))
     config.rollout.update(completion_length=longest, prompt_buckets=(work["prompt_length"],))
@@ -126,20 +120,11 @@ def make_setup(work: dict) -> Setup:
     config.algorithm.update(kl_coef=work["beta"])
     config.train.update(max_grad_norm=1e9)
     config.train.optimizer.learning_rate = 1e-5
-    return assemble_small(config, work["sizes"], work["mesh"])
+    return assemble_small(config, sizes)
 
 
-def assemble_small(config, sizes: dict, mesh: str) -> Setup:
-    """The setup of a config with a random model of these sizes.
-
-    Args:
-      config: packing.min_rows is of all devices of the mesh together.
-      sizes: of MODELS.
-      mesh: axes and sizes, "" for one device; simulated on a CPU, unless jax has started.
-    """
-    axes = sharding.parse_mesh(mesh)
-    processes.simulate_devices(math.prod(axes.values()))
-    config.mesh, config.packing.min_rows = mesh, -(-config.packing.min_rows // math.prod(axes.values()))
+def assemble_small(config, sizes: dict) -> Setup:
+    """The setup of a config with a random model of these sizes, on one device."""
     model = make_transformer(
         TransformerConfig(
             vocab_size=sizes["vocab"], embed_dim=sizes["d"], num_layers=sizes["layers"], num_heads=sizes["heads"],
@@ -147,7 +132,8 @@ def assemble_small(config, sizes: dict, mesh: str) -> Setup:
         )
     )  # fmt: skip
     config.log.progress = False
-    return assemble(config, sharding.make_mesh(axes), _Task(), model, lambda: model.init(jax.random.key(0)))
+    mesh = sharding.make_mesh(sharding.parse_mesh(""))
+    return assemble(config, mesh, _Task(), model, lambda: model.init(jax.random.key(0)))
 
 
 def judged(rollout, group_size: int) -> Judged:
@@ -302,7 +288,6 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--prompts", type=int, default=4)
     parser.add_argument("--group_size", type=int, default=8)
     parser.add_argument("--beta", type=float, default=0.04)
-    parser.add_argument("--mesh", default="", help="of ours, as --config.mesh")
     parser.add_argument("--work", help=argparse.SUPPRESS)  # run this work and print ours
     options = parser.parse_args(arguments)
     if options.work:
@@ -310,11 +295,10 @@ def main(arguments: list[str] | None = None) -> None:
         return
     peers = named_peers(parser, options.peer, PEERS)
     result = {"bench": "grpo_step", "model": options.model, "steps": options.steps, "rounds": options.rounds}
-    result["mesh"] = options.mesh
     for shape in options.shapes.split(","):
         work = make_work(
             shape, MODELS[options.model], prompts=options.prompts, group_size=options.group_size,
-            steps=options.warmup + options.steps, beta=options.beta, mesh=options.mesh,
+            steps=options.warmup + options.steps, beta=options.beta,
         )  # fmt: skip
         result[shape] = measure(work, peers, rounds=options.rounds, warmup=options.warmup)
     print(json.dumps(result))

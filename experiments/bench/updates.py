@@ -2,7 +2,7 @@
 
     python -m experiments.bench.updates --method=dpo
     python -m experiments.bench.updates --method=dpo --peer tunix=PYTHON --peer trl=PYTHON --rounds=2
-    python -m experiments.bench.updates --method=sft --peer tunix=PYTHON --peer trl=PYTHON --rounds=2 --mesh=data:2
+    python -m experiments.bench.updates --method=sft --peer tunix=PYTHON --peer trl=PYTHON --rounds=2
 
 PYTHON: one that has the peer. The models and shapes are those of experiments.bench.grpo: uniform (64 + 64 tokens),
 ragged (64 + 64, four of five completions end by a quarter of it), long_prompt (512 + 64). DPO: 4 pairs a step, the
@@ -39,7 +39,7 @@ SHAPES = ("uniform", "ragged", "long_prompt")
 PEERS = {name: pathlib.Path(__file__).parent / "peers" / f"{name}_updates.py" for name in ("tunix", "trl")}
 
 
-def make_work(method: str, shape: str, sizes: dict, *, prompts: int, steps: int, mesh: str = "") -> dict:
+def make_work(method: str, shape: str, sizes: dict, *, prompts: int, steps: int) -> dict:
     """The work of every side.
 
     Args:
@@ -48,11 +48,10 @@ def make_work(method: str, shape: str, sizes: dict, *, prompts: int, steps: int,
       sizes: of the model.
       prompts: per step, P.
       steps: number of steps.
-      mesh: of ours, as config.mesh.
 
     Returns:
-      method, sizes, mesh, prompt_length, completion_length, and records: [steps][P] of [prompt, completion, ...] ids;
-      of a pair the chosen completion is the first.
+      method, sizes, prompt_length, completion_length, and records: [steps][P] of [prompt, completion, ...] ids; of a
+      pair the chosen completion is the first.
     """
     rng, responses = np.random.default_rng(0), METHODS[method]
     prompt_length, longest = grpo.SHAPES[shape]
@@ -64,25 +63,19 @@ def make_work(method: str, shape: str, sizes: dict, *, prompts: int, steps: int,
     for _ in range(steps):
         lengths = np.reshape(grpo.make_lengths(shape, prompts * responses, longest, rng), (prompts, responses))
         records.append([[ids(prompt_length), *map(ids, row)] for row in lengths.tolist()])
-    result = {
-        "method": method,
-        "sizes": sizes,
-        "mesh": mesh,
-        "prompt_length": prompt_length,
-        "completion_length": longest,
-    }
+    result = {"method": method, "sizes": sizes, "prompt_length": prompt_length, "completion_length": longest}
     return result | {"records": records}
 
 
 def make_setup(work: dict) -> Setup:
-    """The run's fixed parts for this work."""
+    """The run's fixed parts for this work, on one device."""
     prompts = len(work["records"][0])
     config = given.base("bench")
     config.rollout.update(completion_length=work["completion_length"], prompt_buckets=(work["prompt_length"],))
     config.packing.update(mode="shared_prefix", min_rows=1 + prompts // 2)  # so that ragged steps have one shape
     config.train.update(batch_size=prompts, max_grad_norm=1e9)
     config.train.optimizer.learning_rate = 1e-5
-    return grpo.assemble_small(config, work["sizes"], work["mesh"])
+    return grpo.assemble_small(config, work["sizes"])
 
 
 def arrays_of(work: dict, records: list) -> dict[str, np.ndarray]:
@@ -170,7 +163,6 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--warmup", type=int, default=3)
     parser.add_argument("--prompts", type=int, default=0, help="a step; 0: 4 of dpo, 8 of sft")
-    parser.add_argument("--mesh", default="", help="of ours, as --config.mesh")
     parser.add_argument("--work", help=argparse.SUPPRESS)  # run this work and print ours
     options = parser.parse_args(arguments)
     if options.work:
@@ -182,12 +174,10 @@ def main(arguments: list[str] | None = None) -> None:
     if options.warmup < 1:
         parser.error(f"--warmup={options.warmup} must be at least 1: the first step compiles")
     result = {"bench": f"{options.method}_step", "model": options.model, "rounds": options.rounds}
-    result["mesh"] = options.mesh
     prompts = options.prompts or 8 // METHODS[options.method]
     for shape in options.shapes.split(","):
         steps = options.warmup + options.steps
-        numbers = dict(prompts=prompts, steps=steps, mesh=options.mesh)
-        work = make_work(options.method, shape, grpo.MODELS[options.model], **numbers)
+        work = make_work(options.method, shape, grpo.MODELS[options.model], prompts=prompts, steps=steps)
         result[shape] = measure(work, peers, rounds=options.rounds, warmup=options.warmup)
     print(json.dumps(result))
 

@@ -32,16 +32,15 @@ def test_the_work_is_the_same_at_every_call(shape):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("mesh", "steps"), [("", 3), ("data:2", 1)])
-def test_our_side_samples_the_lengths_and_makes_every_update(monkeypatch, mesh, steps):
-    work = grpo.make_work("ragged_prompts", SIZES, prompts=2, group_size=4, steps=steps, beta=0.04, mesh=mesh)
+def test_our_side_samples_the_lengths_and_makes_every_update(monkeypatch):
+    work = grpo.make_work("ragged_prompts", SIZES, prompts=2, group_size=4, steps=3, beta=0.04)
     seen = []
     judged = grpo.judged
     monkeypatch.setattr(grpo, "judged", lambda rollout, size: seen.append(rollout) or judged(rollout, size))
     found = grpo.run_ours(work)
     assert [rollout.completion_mask.sum(axis=1).tolist() for rollout in seen] == work["lengths"]
     assert found["compile_count"][0] >= found["compile_count"][-1], "compiled after the first step"
-    assert all(len(found[name]) == steps and min(found[name]) > 0 for name in ("step_s", "rollout_s", "update_s"))
+    assert all(len(found[name]) == 3 and min(found[name]) > 0 for name in ("step_s", "rollout_s", "update_s"))
 
 
 @pytest.mark.slow
