@@ -41,10 +41,10 @@ def shown(**fields) -> tasks.Task:
     return task._replace(data_source=data_source, reward_fn=small.has_a_seven)
 
 
-def gain(tmp_path, seed: int) -> float:
+def gain(tmp_path, seed: int, steps: int) -> float:
     """The share of completions with a seven in the last ten steps, less that of the first two."""
     config = small.config(
-        tmp_path, seed=seed, train__steps=60, sample__group_size=8, train__optimizer__learning_rate=5e-3,
+        tmp_path, seed=seed, train__steps=steps, sample__group_size=8, train__optimizer__learning_rate=5e-3,
         eval__every=1000, checkpoint__every=1000,
     ).copy_and_resolve_references().unlock()  # fmt: skip
     config.task.name = f"{__name__}:shown"
@@ -57,9 +57,9 @@ def gain(tmp_path, seed: int) -> float:
     return float(np.mean(found[-10:]) - np.mean(found[:2]))
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_a_policy_comes_to_write_what_is_shown(tmp_path, seed):
-    assert gain(tmp_path, seed) > MARGIN
+@pytest.mark.parametrize(("seed", "steps"), [(0, 60), (1, 25)])  # seed 0 first loses its sevens: to 0 until step 30
+def test_a_policy_comes_to_write_what_is_shown(tmp_path, seed, steps):
+    assert gain(tmp_path, seed, steps) > MARGIN
 
 
 def test_with_the_sides_exchanged_it_does_not(tmp_path, monkeypatch):
@@ -68,4 +68,4 @@ def test_with_the_sides_exchanged_it_does_not(tmp_path, monkeypatch):
 
     module = importlib.import_module("experiments.parts.judges.demonstrated")  # the package has a function of this name
     monkeypatch.setattr(module, "inverse_rl", exchanged)
-    assert gain(tmp_path, 0) < MARGIN / 2
+    assert gain(tmp_path, 1, 25) < MARGIN / 2  # of the seed that rises at once
