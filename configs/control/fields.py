@@ -165,7 +165,7 @@ CONTROL = {
     "labels.server.model": "images: its name.",
     "labels.server.timeout_s": "images: seconds for an answer.",
     "labels.server.concurrency": "images: pairs asked at once.",
-    "labels.server.kept": "images: a file for its answers, which are not asked for again. \"\": one in the run's folder.",
+    "labels.server.kept": "images: a file of its answers, not asked for again. Empty: one in the run's folder.",
     "labels.source.goal": "preferences: goal of the task whose preferences are known; fields of env, where it differs.",
     "labels.segments": "preferences: segments of each task that are coupled.",
     "labels.starts": "preferences: starts of the coupling; the best end is taken.",
