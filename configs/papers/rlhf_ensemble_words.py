@@ -53,7 +53,7 @@ def get_ablation() -> ConfigDict:
                     batch_size=64,
                     learning_rate=3e-3,
                 ),
-                labels=dict(prompts=192, pairs=96, flipped=0.25),
+                labels=dict(prompts=192, pairs=96, flipped=0.25, task={}),
                 training=dict(members=5, steps=60, batch_size=24, learning_rate=1e-3),
                 improving=dict(group_size=4, kl_coef=0.03, learning_rate=2e-3),
                 standardized_again=True,

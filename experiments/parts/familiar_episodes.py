@@ -142,11 +142,16 @@ def mixed(batch: ppo.PPOBatch, again: Sequence[ppo.PPOBatch], count: int) -> tup
     Args:
       batch: of the step, B rows.
       again: batches to learn from again; their rows without a token are left out.
-      count: minibatches of the step's own rows, which must divide B.
+      count: minibatches of the step's own rows.
+
+    Raises:
+      ValueError: if count does not divide B.
     """
     if not again:
         return batch, count
-    size = len(batch.completion_mask) // count
+    size, left = divmod(len(batch.completion_mask), count)
+    if left:
+        raise ValueError(f"train.minibatches={count} must divide the {len(batch.completion_mask)} rows of a step")
     kept = [_at(one, np.flatnonzero(np.asarray(one.completion_mask).any(axis=1))) for one in again]
     if missing := -sum(len(one.completion_mask) for one in kept) % size:
         filler = _at(batch, np.zeros(missing, int))

@@ -91,6 +91,7 @@ def keeping(make_run: Callable, config, folder: pathlib.Path) -> Callable:
 def _asking(post: Callable, fields) -> Callable:
     """(images uint8 [M, 2, H, W, 3]) -> int32 [M], by a server. Arguments: of Client; config.labels."""
     server, pairs, lock = fields.server, {}, threading.Lock()
+    at_once = max(AT_ONCE, server.concurrency)
 
     def answers(names: Sequence[str]) -> list[str]:
         with ThreadPoolExecutor(server.concurrency) as pool:
@@ -104,8 +105,8 @@ def _asking(post: Callable, fields) -> Callable:
         names = [f"{pair.shape[1:]} {hashlib.sha256(pair.tobytes()).hexdigest()}" for pair in images]
         with lock:  # several devices of a process may ask
             pairs.update(zip(names, images, strict=True))
-            for start in range(0, len(names), AT_ONCE):
-                labels += map(label_of, cached(names[start : start + AT_ONCE]))
+            for start in range(0, len(names), at_once):
+                labels += map(label_of, cached(names[start : start + at_once]))
             pairs.clear()
         return np.asarray(labels, np.int32)
 

@@ -12,6 +12,7 @@ we could read, but its labels are the ends of a success's segments, each reached
 to take a thing and to put it down.
 """
 
+import math
 import pathlib
 from collections.abc import Callable
 from typing import Any
@@ -30,7 +31,7 @@ from rl_jax.models.heads import make_predict_at
 KIND = "process"
 FIELDS = {"path", "weight", "hard", "most"}
 MODEL = "configs/preferences/vla_rl.py"  # trains what `path` names
-KEY_STATES = 2  # of a thing that is taken and put down
+
 BATCH = 64  # rows per forward pass
 
 
@@ -46,7 +47,7 @@ def problems(config) -> list[str]:
         return found
     if name != KIND:
         found.append(f"agent.turn_rewards.fn={name!r} is none of '', {KIND!r}")
-    settings = {"most": KEY_STATES} | settings  # runs of before there was a limit name none
+    settings = {"most": math.inf} | settings  # runs of before there was a limit name none
     if set(settings) != FIELDS or not (settings["path"] and settings["weight"] > 0 and settings["most"] > 0):
         wanted = ", ".join(sorted(FIELDS))
         found.append(f"agent.turn_rewards={settings} must have {wanted}: a path, and a weight and a most above 0")
@@ -65,14 +66,14 @@ class TurnRewards:
       path: workdir of a run of experiments.reward_model that reads steps (configs/preferences/vla_rl.py).
       weight: of its reward of a turn.
       hard: 1 if the probability is above 1/2, else 0, as a model that says one or the other; else the probability.
-      most: key states that an episode is paid for; the first ones are. agent.max_turns: all.
+      most: key states that an episode is paid for; the first ones are.
 
     Raises:
       FileNotFoundError: if the folder holds no finished run.
       ValueError: if the run does not read steps, or has another tokenizer.
     """
 
-    def __init__(self, setup: Setup, *, path: str, weight: float, hard: bool, most: float = KEY_STATES):
+    def __init__(self, setup: Setup, *, path: str, weight: float, hard: bool, most: float = math.inf):
         what = f"agent.turn_rewards.path={path!r}"
         need_finished(path, MODEL)
         own, self._params = load_head(pathlib.Path(path), setup.config.mesh)

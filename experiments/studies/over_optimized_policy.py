@@ -147,7 +147,7 @@ def optimized_policy(
     group = improving["group_size"]
     train, score = make_reward_models(start.model, **training), make_score_all(start.model)
     writer = start
-    if labels.get("task"):
+    if labels["task"]:
         writer = fine_tuned(jax.random.key(1), bind({**task, **labels["task"]}, texts)(), tuple(columns), **policy)
     sample_pairs, draw = make_sample(writer, 2), make_draw(start, group)
     tx, improve = make_improve(start, **improving)

@@ -89,7 +89,12 @@ def learned_from(rows: Sequence[dict[str, Any]], least: float) -> list[dict[str,
     Args:
       rows: of guidance's record, in order.
       least: score that the next row must have; 0 keeps all rows, as the paper's code.
+
+    Raises:
+      ValueError: if the rows name no turn.
     """
+    if rows and "turn" not in rows[0]:
+        raise ValueError(f"{RECORDS} was begun by an older version, whose lines name no turn: take a new --workdir")
     rows = list({(row["world"], row["turn"]): row for row in rows}.values())
     if least <= 0.0:
         return rows
@@ -205,16 +210,21 @@ def served(folder: pathlib.Path, platform: str) -> tuple[Ask, Callable]:
     """(ask, close) of a run that answers in a process of its own. platform: of jax there, "cpu"; "": the default."""
     command = [sys.executable, "-m", "experiments.tools.serve_text", str(folder), "--port=0", "--max_tokens=48"]
     chosen = os.environ | ({"JAX_PLATFORMS": platform} if platform else {})
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=chosen)
+    # A session of its own: what a terminal sends would end it at once, while the policy still asks and saves.
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=chosen, start_new_session=True)
 
     def close() -> None:
         process.terminate()
         process.wait()  # it has let go of its device
 
-    for line in process.stdout:
-        if " answers at " in line:
-            url = line.rpartition(" ")[2].strip()
-            return by_server(url=url, chat=False, max_tokens=48, timeout_s=600.0, concurrency=1), close
+    try:
+        for line in process.stdout:
+            if " answers at " in line:
+                url = line.rpartition(" ")[2].strip()
+                return by_server(url=url, chat=False, max_tokens=48, timeout_s=600.0, concurrency=1), close
+    except BaseException:  # stopped while it loads: nobody else would close it
+        close()
+        raise
     raise RuntimeError(f"experiments.tools.serve_text {folder} ended with {process.wait()} before it answered")
 
 

@@ -105,7 +105,8 @@ class _Cotrained:
     def _wrong(self, right: Sequence[tuple[dict, str] | None]) -> tuple[list[str | None], int]:
         """(each right answer made wrong, None if it is not wrong for sure or there is none; how often the rule failed).
 
-        A pair whose wrong answer the rule cannot read, or not in time, is left out: nobody knows that it is wrong.
+        A pair whose wrong answer the rule cannot read, or not in time, is left out: nobody knows that it is wrong. So
+        is one on which another term of config.reward.terms fails, which the same workers compute.
         """
         said = None
         if self._ask is not None:
