@@ -51,7 +51,7 @@ def get_ablation() -> ConfigDict:
     settings.training.update(steps=120, batch_size=32)
     settings.improving.update(kl_coef=0.03, learning_rate=3e-3)
     config.update(
-        claim="on one reward model a policy's gold reward rises and falls; on five it loses less of it, and ends higher",
+        claim="on one reward model a policy's gold reward rises and falls; on five it loses less, and ends higher",
         scaled_down="a 0.03M-parameter transformer on generated texts with unlabelled words; gold is a table of values",
         seeds=tuple(range(20)),
         tried=25,
