@@ -218,7 +218,7 @@ def test_a_plan_of_four_actions_does_what_the_first_of_them_held_cannot():
     with jax.default_prng_impl("unsafe_rbg"):  # compiles in half the time
         found = jax.jit(jax.vmap(run), compiler_options=QUICK)(jax.random.split(jax.random.key(0), 3))
     plan, held = (np.asarray(x) for x in found)
-    assert (plan > -0.6).all() and (plan > held + 1.0).all(), (plan, held)  # standing still has -2.8
+    assert (plan > -1.6).all() and (plan > held + 1.0).all(), (plan, held)  # standing still has -2.8
 
 
 def test_refusals():

@@ -211,3 +211,33 @@ def test_the_fields_of_both_programs_are_those_of_their_configs(tmp_path):
     check_config.check(policy)
     for name in ("train.total_steps", "env.guide.record", "env.guide.adapter.url"):
         assert name in flatten(policy.to_dict())
+
+
+def test_a_server_that_is_stopped_while_it_loads_is_closed(monkeypatch, tmp_path):
+    """And no terminal's signal reaches it: it is in a session of its own, to answer until the policy has saved."""
+    called, options = [], {}
+
+    class Loading:
+        def __init__(self, command, **found):
+            options.update(found)
+            self.stdout = iter(self)
+
+        def __iter__(self):
+            yield "loading\n"
+            raise KeyboardInterrupt
+
+        def terminate(self):
+            called.append("terminate")
+
+        def wait(self):
+            called.append("wait")
+
+    monkeypatch.setattr(adapter_stages.subprocess, "Popen", Loading)
+    with pytest.raises(KeyboardInterrupt):
+        adapter_stages.served(tmp_path, "cpu")
+    assert called == ["terminate", "wait"] and options["start_new_session"]
+
+
+def test_records_of_an_older_version_are_refused():
+    with pytest.raises(ValueError, match="take a new --workdir"):
+        adapter_stages.learned_from([{"prompt": "p", "completion": "c", "world": 0, "score": 0.5}], 0.0)
