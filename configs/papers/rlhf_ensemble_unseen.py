@@ -5,8 +5,8 @@
 Coste et al. (arXiv 2310.02743, section 5.2), policy gradients with a small KL. Labels are of another language model's
 texts, as those of public data are. That one writes 20 common words, of values from -1 to 1; the policy also writes 160
 others, 15 % of its words, all of them bad. Labels hardly speak of these (.6 % of their words): what a reward model says
-of one is where it started. So the policy first finds the common words that are good, then words of these others that its reward model
-likes. Five reward models, from initial params of their own, like different ones.
+of one is where it started. So the policy first finds the common words that are good, then words of these others that
+its reward model likes. Five reward models, from initial params of their own, like different ones.
 
 `single` is the first of five reward models, `mean` and `worst` all five, standardized before they are combined and not
 again, as in the paper. Gold is of the samples of 12 windows of 40 steps. `fell` is how much lower it is in the last

@@ -8,8 +8,8 @@ rewards are those of training alone: evaluations and `correct` have the environm
 
 An episode is paid for its first `most` key states and for no more: without the limit a gripper that opens and closes
 again and again earns `weight` in each turn, however many there are. The paper sums the rewards and names no limit that
-we could read, but its labels are the ends of a success's segments, each reached once; `most` is how many those are, 2
-to take a thing and to put it down.
+we could read, but its labels are the ends of a success's segments, each reached once; configs.agents_papers sets `most`
+to how many those are, 2 to take a thing and to put it down. Without it there is no limit.
 """
 
 import math

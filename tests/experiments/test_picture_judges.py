@@ -67,7 +67,7 @@ def test_a_run_that_is_started_again_asks_for_what_it_does_not_know(monkeypatch,
     make = lambda config: picture_judges.make_judge(config.labels, EYES)  # noqa: E731
 
     def started(seen, **server):
-        config = ConfigDict(dict(labels=fields(url="http://here:1", model="seer", **server)))
+        config = ConfigDict(dict(labels=fields(url="http://here:1", model="seer", concurrency=1, **server)))
         found = picture_judges.keeping(make, config, tmp_path)(config)(seen, None).tolist()
         assert "kept" not in config.labels.server or config.labels.server.kept == server["kept"], "the run's own stays"
         return found, len(servers[-1].asked)
