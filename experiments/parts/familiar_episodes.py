@@ -17,7 +17,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from experiments.parts import episode_replay
+from experiments.parts import episode_replay, policy
 from experiments.parts.play_groups import judge_episodes, rows_of
 from experiments.parts.run import Run
 from experiments.parts.sample_groups import Collected
@@ -149,9 +149,7 @@ def mixed(batch: ppo.PPOBatch, again: Sequence[ppo.PPOBatch], count: int) -> tup
     """
     if not again:
         return batch, count
-    size, left = divmod(len(batch.completion_mask), count)
-    if left:
-        raise ValueError(f"train.minibatches={count} must divide the {len(batch.completion_mask)} rows of a step")
+    size = policy.rows_per_minibatch(batch, count)
     kept = [_at(one, np.flatnonzero(np.asarray(one.completion_mask).any(axis=1))) for one in again]
     if missing := -sum(len(one.completion_mask) for one in kept) % size:
         filler = _at(batch, np.zeros(missing, int))

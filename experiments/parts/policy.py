@@ -209,6 +209,14 @@ def arrays_of(collected: Collected) -> dict[str, np.ndarray]:
     return named
 
 
+def rows_per_minibatch(batch, count: int) -> int:
+    """The rows of each of `count` minibatches of a batch. Raises ValueError if its rows do not divide into them."""
+    rows = batch.completion_mask.shape[0]
+    if rows % count:
+        raise ValueError(f"train.minibatches={count} must divide the {rows} rows of a step")
+    return rows // count
+
+
 def minibatches(config, batch, key, count: int | None = None):
     """The batches of one step's updates: the rows reshuffled and split in each epoch, or all rows at once.
 
@@ -222,9 +230,7 @@ def minibatches(config, batch, key, count: int | None = None):
       ValueError: if the rows do not divide into the minibatches.
     """
     count, epochs, batch = count or config.train.minibatches, config.train.epochs, _selected(batch)
-    rows = batch.completion_mask.shape[0]
-    if rows % count:
-        raise ValueError(f"train.minibatches={count} must divide the {rows} rows of a step")
+    rows_per_minibatch(batch, count)
     parts = [_whole(batch)] * epochs if count == 1 else _shuffled(batch, key, count=count, epochs=epochs)
     objective = make_objective(config)
     return [pretraining.weigh(config, objective, _with_entropy_scale(part, objective)) for part in parts]

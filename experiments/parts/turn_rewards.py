@@ -36,8 +36,8 @@ BATCH = 64  # rows per forward pass
 
 
 def settings_of(config) -> dict[str, Any]:
-    """config.agent.turn_rewards; runs of before there was one have none."""
-    return dict(config.agent.get("turn_rewards", {"fn": ""}))
+    """config.agent.turn_rewards; runs of before there was one have none, and those of before its limit no `most`."""
+    return {"most": math.inf, **config.agent.get("turn_rewards", {"fn": ""})}
 
 
 def problems(config) -> list[str]:
@@ -47,7 +47,6 @@ def problems(config) -> list[str]:
         return found
     if name != KIND:
         found.append(f"agent.turn_rewards.fn={name!r} is none of '', {KIND!r}")
-    settings = {"most": math.inf} | settings  # runs of before there was a limit name none
     if set(settings) != FIELDS or not (settings["path"] and settings["weight"] > 0 and settings["most"] > 0):
         wanted = ", ".join(sorted(FIELDS))
         found.append(f"agent.turn_rewards={settings} must have {wanted}: a path, and a weight and a most above 0")
@@ -73,7 +72,7 @@ class TurnRewards:
       ValueError: if the run does not read steps, or has another tokenizer.
     """
 
-    def __init__(self, setup: Setup, *, path: str, weight: float, hard: bool, most: float = math.inf):
+    def __init__(self, setup: Setup, *, path: str, weight: float, hard: bool, most: float):
         what = f"agent.turn_rewards.path={path!r}"
         need_finished(path, MODEL)
         own, self._params = load_head(pathlib.Path(path), setup.config.mesh)

@@ -2,7 +2,7 @@
 
 import random
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -103,8 +103,7 @@ def rare_words_task(
         total = sum(value_of.get(word, -1.0) for word in set(found))  # -1: a topic, which is no word of a text
         return {"reward": (total - abs(len(found) - words)) / words}
 
-    splits = {"train": records, "test": records, "sft_train": records}
-    return tasks.base.Task("rare_words", WordTokenizer([*subjects, *names]), splits.__getitem__, gold)
+    return _task_of("rare_words", [*subjects, *names], records, gold)
 
 
 def unseen_words_task(
@@ -145,6 +144,10 @@ def unseen_words_task(
         total = sum(value_of[place % 2].get(word, value) for place, word in enumerate(found))
         return {"reward": (total + value * (words - len(found))) / words}
 
+    return _task_of("unseen_words", [*subjects, *names[0], *names[1]], records, gold)
+
+
+def _task_of(name: str, words: Sequence[str], records: list[dict], gold: Callable) -> tasks.Task:
+    """A task of words whose records are those of each split."""
     splits = {"train": records, "test": records, "sft_train": records}
-    tokenizer = WordTokenizer([*subjects, *names[0], *names[1]])
-    return tasks.base.Task("unseen_words", tokenizer, splits.__getitem__, gold)
+    return tasks.base.Task(name, WordTokenizer(words), splits.__getitem__, gold)

@@ -70,7 +70,7 @@ def test_without_its_model_the_command_that_trains_it_is_named(tmp_path, smoke):
     config = "configs/preferences/vla_rl.py" + (":smoke" if smoke else "")
     said = f"train a reward model with python -m experiments.reward_model --config={config} --workdir={folder}"
     with pytest.raises(FileNotFoundError, match=re.escape(said) + "$"):
-        turn_rewards.TurnRewards(None, path=str(folder), weight=0.1, hard=True)
+        turn_rewards.TurnRewards(None, path=str(folder), weight=0.1, hard=True, most=2)
     asks = agents_papers.get_config("vla_rl,smoke" if smoke else "vla_rl").agent.turn_rewards.path
     assert asks == f"runs/{folder.name}"
 
