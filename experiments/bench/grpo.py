@@ -29,7 +29,7 @@ import numpy as np
 
 from configs import common as defaults
 from experiments import grpo
-from experiments.parts import policy
+from experiments.parts import policy, processes
 from experiments.parts.judging import Judged
 from experiments.parts.packers import RolloutPacker
 from experiments.parts.sample_groups import Collected
@@ -147,6 +147,7 @@ def judged(rollout, group_size: int) -> Judged:
 
 def run_ours(work: dict) -> dict:
     """Seconds per step, and of its rollout and update, with the functions of experiments.grpo."""
+    processes.keep_memory()  # as the programs do
     setup = make_setup(work)
     config, packer, no_trackers = setup.config, RolloutPacker(setup), {}
     params = setup.init_params()

@@ -27,7 +27,7 @@ import numpy as np
 
 from configs.preferences import given
 from experiments.bench import grpo
-from experiments.parts import preference_steps, warm_start
+from experiments.parts import preference_steps, processes, warm_start
 from experiments.parts.preference_data import PreferencePacker, flat, take_rows
 from experiments.parts.setup import Setup
 from experiments.parts.training import make_trainer, to_mesh
@@ -121,6 +121,7 @@ def make_sft(setup: Setup, first: dict[str, np.ndarray]):
 
 def run_ours(work: dict) -> dict:
     """Seconds per step with the functions of the programs."""
+    processes.keep_memory()  # as the programs do
     make = {"dpo": make_dpo, "sft": make_sft}[work["method"]]
     step, count = make(make_setup(work), arrays_of(work, work["records"][0]))
     result = {"name": "ours", "step_s": [], "compile_count": []}

@@ -57,6 +57,7 @@ def start(run: Callable[[ConfigDict, pathlib.Path], None], *, several_processes:
         logging.set_verbosity(logging.WARNING)  # orbax logs a page per checkpoint
     config = FLAGS.config
     with refusals.refusing(started()[0]):
+        processes.keep_memory()
         compilation.compile_seconds()  # counts from here on
         if FLAGS.compile_cache and not jax.config.jax_compilation_cache_dir:
             compilation.use_cache(FLAGS.compile_cache)

@@ -1,5 +1,6 @@
 """Packed rows in a forward pass: what the model reads, and results by their place in it."""
 
+import inspect
 from collections.abc import Callable
 
 import chex
@@ -15,17 +16,39 @@ def rows_of(batch: TokenBatch | Packed) -> TokenBatch:
     return batch
 
 
-def hidden_of_parts(apply: Callable, params: Params, batch: Packed) -> chex.Array:
-    """The hidden states of packed rows, float [S, R * T, D].
+def hidden_at(apply: Callable, params: Params, batch: TokenBatch, places: Callable) -> chex.Array:
+    """places(apply(params, batch)), by a forward that may leave out what only other places need of the last layer.
 
     Args:
-      apply: (params, TokenBatch [S * R, T]) -> hidden [S * R, T, D].
+      apply: (params, TokenBatch [B, T]) -> hidden [B, T, D]. If it has a parameter `places`, it picks them itself.
+      params: of the model.
+      batch: the rows.
+      places: [B, T, n] -> [S, N, n], a slice or a gather of places for any n, with no other arithmetic.
+    """
+    chex.assert_rank(batch.tokens, 2)
+    if "places" in inspect.signature(apply).parameters:
+        return apply(params, batch, places=places)
+    return places(apply(params, batch))
+
+
+def hidden_of_parts(apply: Callable, params: Params, batch: Packed, indices: chex.Array) -> chex.Array:
+    """The hidden states of packed rows at `indices`, float [S, n, D].
+
+    Args:
+      apply: (params, TokenBatch [S * R, T]) -> hidden [S * R, T, D], as in hidden_at.
       params: of the model.
       batch: the packed rows.
+      indices: int32 [S, n], into each part's [R * T].
     """
-    chex.assert_rank([batch.rows.tokens, batch.sources, batch.columns], [3, 2, 3])
-    hidden = apply(params, rows_of(batch))
-    return hidden.reshape(len(batch.places), -1, hidden.shape[-1])
+    chex.assert_rank([batch.rows.tokens, batch.sources, batch.columns, indices], [3, 2, 3, 2])
+    parts, rows, length = batch.rows.tokens.shape
+
+    def places(x):
+        return pick(x.reshape(parts, rows * length, -1), indices)
+
+    if indices.shape[1] >= rows * length:  # there is nothing to leave out
+        return places(apply(params, rows_of(batch)))
+    return hidden_at(apply, params, rows_of(batch), places)
 
 
 def pick(x: chex.Array, indices: chex.Array) -> chex.Array:

@@ -226,7 +226,8 @@ class Model(NamedTuple):
     init: Callable
     """(key) -> params."""
     apply: Callable
-    """(params, TokenBatch) -> hidden [B, T, D]; never logits, so that [B, T, V] is not formed by accident."""
+    """(params, TokenBatch) -> hidden [B, T, D]; never logits, so that [B, T, V] is not formed by accident. It may
+    take a third argument `places` (see core.packed_rows.hidden_at)."""
     unembed: Callable
     """(params, hidden [..., D]) -> float32 logits [..., V]."""
     prefill: Callable

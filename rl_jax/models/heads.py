@@ -15,7 +15,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from rl_jax.core.packed_rows import hidden_of_parts, pick
+from rl_jax.core.packed_rows import hidden_at, hidden_of_parts, pick
 from rl_jax.core.types import Model, Packed, Params, TokenBatch
 
 NAME = "value_head"
@@ -122,7 +122,7 @@ def make_predict(model: Model, *, completion_length: int) -> Callable:
             raise ValueError(
                 f"rows of {length} tokens leave no room for a prompt before {completion_length} completion tokens"
             )
-        return _outputs(params[NAME], model.apply(params, batch)[:, -completion_length - 1 :])
+        return _outputs(params[NAME], hidden_at(model.apply, params, batch, lambda x: x[:, -completion_length - 1 :]))
 
     def predict_packed(params: Params, batch: Packed) -> chex.Array:
         chex.assert_axis_dimension(batch.columns, 2, completion_length + 1)
@@ -161,8 +161,7 @@ def make_hidden_last(model: Model) -> Callable:
         chex.assert_rank(batch.tokens, 2)
         places = jnp.arange(batch.tokens.shape[1])[None, :]
         last = jnp.max(jnp.where(batch.segment_ids != 0, places, 0), axis=1)
-        hidden = model.apply(params, batch)
-        return jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0].astype(jnp.float32)
+        return hidden_at(model.apply, params, batch, lambda x: pick(x, last[:, None]))[:, 0].astype(jnp.float32)
 
     return hidden_last
 
@@ -196,9 +195,8 @@ def make_predict_at(model: Model) -> Callable:
             places = jnp.take_along_axis(_flat(batch.columns), jnp.maximum(columns, 0), axis=1)
             return _outputs(params[REWARD], _read(model, params, batch, places))
         chex.assert_rank(batch.tokens, 2)
-        hidden = model.apply(params, batch)
-        picked = jnp.take_along_axis(hidden, jnp.maximum(columns, 0)[:, :, None], axis=1)
-        return _outputs(params[REWARD], picked)
+        chosen = jnp.maximum(columns, 0)
+        return _outputs(params[REWARD], hidden_at(model.apply, params, batch, lambda x: pick(x, chosen)))
 
     return predict
 
@@ -211,9 +209,8 @@ def _flat(x: chex.Array) -> chex.Array:
 def _read(model: Model, params: Params, batch: Packed, indices: chex.Array) -> chex.Array:
     """Hidden states by their index in the part: int32 [B, n] or [S, B / S, n] -> [B, n, D]; index 0 if negative."""
     number = indices.shape[-1]
-    hidden = hidden_of_parts(model.apply, params, batch)
-    picked = pick(hidden, jnp.maximum(indices, 0).reshape(len(batch.places), -1))
-    return picked.reshape(-1, number, hidden.shape[-1])
+    hidden = hidden_of_parts(model.apply, params, batch, jnp.maximum(indices, 0).reshape(len(batch.places), -1))
+    return hidden.reshape(-1, number, hidden.shape[-1])
 
 
 def _width(model: Model, params: Params) -> int:

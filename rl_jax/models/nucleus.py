@@ -12,6 +12,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
+from rl_jax.core.packed_rows import hidden_at
 from rl_jax.core.types import Model, Params, TokenBatch
 from rl_jax.models.mixture import make_mixture
 
@@ -71,7 +72,7 @@ def make_allowed(model: Model, *, completion_length: int, chunk: int = 32, **nuc
     """
 
     def allowed(params: Params, batch: TokenBatch) -> chex.Array:
-        hidden = model.apply(params, batch)[:, -completion_length - 1 : -1]
+        hidden = hidden_at(model.apply, params, batch, lambda x: x[:, -completion_length - 1 : -1])
         tokens, parts = batch.tokens[:, -completion_length:], []
         for start in range(0, completion_length, chunk):
             columns = slice(start, start + chunk)

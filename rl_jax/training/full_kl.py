@@ -6,6 +6,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
+from rl_jax.core.packed_rows import hidden_at
 from rl_jax.core.types import Model, Params, TokenBatch
 
 
@@ -38,7 +39,7 @@ def make_full_kl(model: Model, *, completion_length: int, chunk: int = 32, tempe
             x = jnp.pad(x, [(0, 0), (0, slices * width - completion_length), (0, 0)])
             return jnp.moveaxis(x.reshape(rows, slices, width, -1), 1, 0)
 
-        parts = tuple(split(model.apply(p, batch)[:, columns]) for p in (params, old_params))
+        parts = tuple(split(hidden_at(model.apply, p, batch, lambda x: x[:, columns])) for p in (params, old_params))
         found = jax.lax.map(lambda x: head(params, old_params, x), parts)
         return jnp.moveaxis(found, 0, 1).reshape(rows, -1)[:, :completion_length]
 

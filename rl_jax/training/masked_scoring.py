@@ -6,6 +6,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
+from rl_jax.core.packed_rows import hidden_at
 from rl_jax.core.types import Model, Params, Score, TokenBatch, TokenScores
 from rl_jax.rollout.lm.masked import without
 from rl_jax.rollout.lm.sampling import take_log_probs
@@ -45,7 +46,7 @@ def make_masked_score(model: Model, *, mask_id: int) -> Score:
         raise ValueError("make_masked_score: this model is causal and cannot fill in masks: set model.causal=False")
 
     def score(params: Params, rows: MaskedRows) -> TokenScores:
-        hidden = model.apply(params, rows.batch)[:, -rows.targets.shape[1] :]
+        hidden = hidden_at(model.apply, params, rows.batch, lambda x: x[:, -rows.targets.shape[1] :])
         log_probs = jax.nn.log_softmax(without(model.unembed(params, hidden), mask_id), axis=-1)
         safe = jnp.where(jnp.isfinite(log_probs), log_probs, 0.0)
         entropy = -jnp.sum(jnp.where(jnp.isfinite(log_probs), jnp.exp(safe), 0.0) * safe, axis=-1)

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 
-from rl_jax.core.packed_rows import hidden_of_parts, pick
+from rl_jax.core.packed_rows import hidden_at, hidden_of_parts, pick
 from rl_jax.core.split_head import make_split_scores
 from rl_jax.core.types import Model, Packed, Params, Score, TokenBatch, TokenScores
 from rl_jax.rollout.lm.sampling import Sampling, sampled_log_softmax, take_log_probs
@@ -87,7 +87,7 @@ def make_score(
             raise ValueError(
                 f"rows of {length} tokens leave no room for a prompt before {completion_length} completion tokens"
             )
-        hidden = model.apply(params, batch)[:, -completion_length - 1 : -1]
+        hidden = hidden_at(model.apply, params, batch, lambda x: x[:, -completion_length - 1 : -1])
         tokens = batch.tokens[:, -completion_length:]
         if batch.allowed is None:
             return map_columns(*head_of(params, len(hidden), min(chunk, completion_length)), hidden, tokens, chunk)
@@ -97,7 +97,7 @@ def make_score(
 
     def score_packed(params: Params, batch: Packed) -> TokenScores:
         parts, rows, length = batch.places.shape
-        hidden = pick(hidden_of_parts(model.apply, params, batch), batch.sources)
+        hidden = hidden_of_parts(model.apply, params, batch, batch.sources)
         head = head_of(params, parts, min(rows * chunk, hidden.shape[1]))
         scores = map_columns(*head, hidden, batch.targets, rows * chunk, jnp.max(batch.counts))
 

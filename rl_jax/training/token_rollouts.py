@@ -6,6 +6,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
+from rl_jax.core.packed_rows import hidden_at
 from rl_jax.core.types import Model, Params, TokenBatch
 from rl_jax.losses.one_token import OneToken
 
@@ -32,7 +33,7 @@ def make_token_rollouts(model: Model, fn: Callable, *, completion_length: int, c
 
     def score(params: Params, batch: TokenBatch, seeds: chex.Array) -> tuple[OneToken, chex.Array]:
         rows = batch.tokens.shape[0]
-        hidden = model.apply(params, batch)[:, -completion_length - 1 : -1]
+        hidden = hidden_at(model.apply, params, batch, lambda x: x[:, -completion_length - 1 : -1])
         slices = -(-completion_length // chunk)
         width = -(-completion_length // slices)
 

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from rl_jax.core.masked import masked_sum, zero_masked
+from rl_jax.core.packed_rows import hidden_at
 from rl_jax.core.types import Model, Params, TokenBatch, TokenScores
 from rl_jax.rollout.lm.sampling import take_log_probs
 
@@ -75,9 +76,12 @@ def make_vocabulary_score(model: Model, *, completion_length: int, chunk: int = 
                 f"rows of {length} tokens leave no room for a prompt before {completion_length} completion tokens"
             )
         ref_params = jax.lax.stop_gradient(ref_params)
-        columns = slice(-completion_length - 1, -1)
-        hidden = model.apply(params, batch)[:, columns]
-        ref_hidden = None if ref_params is None else jax.lax.stop_gradient(model.apply(ref_params, batch))[:, columns]
+
+        def hidden_of(params):
+            return hidden_at(model.apply, params, batch, lambda x: x[:, -completion_length - 1 : -1])
+
+        hidden = hidden_of(params)
+        ref_hidden = None if ref_params is None else jax.lax.stop_gradient(hidden_of(ref_params))
         slices = -(-completion_length // chunk)
         width = -(-completion_length // slices)
 

@@ -1,6 +1,10 @@
 """What the seam between processes costs where there is one: nothing. And flags that do not go together are refused."""
 
+import ctypes
 import os
+import subprocess
+import sys
+import types
 
 import jax
 import numpy as np
@@ -167,3 +171,44 @@ def test_what_has_no_axis_is_one_piece():
     for value in (np.float32(3.0), np.zeros((0, 4), np.float32)):
         ((index, piece),) = distributed.pieces(jax.device_put(value, sharding.replicated(mesh)))
         assert index == () and piece.shape == value.shape
+
+
+@pytest.mark.parametrize("plugin, asked", [(None, True), ("libtpu", False)])
+def test_freed_memory_is_kept_where_a_cpu_computes(monkeypatch, plugin, asked):
+    calls = []
+    library = types.SimpleNamespace(mallopt=lambda *arguments: calls.append(arguments))
+    monkeypatch.setattr(processes.ctypes, "CDLL", lambda name: library)
+    monkeypatch.setattr(processes.importlib.util, "find_spec", lambda name: name == plugin or None)
+    before = jax.config.jax_platforms
+    try:
+        jax.config.update("jax_platforms", None)
+        processes.keep_memory()
+        del library.mallopt  # another C library, another system
+        processes.keep_memory()
+    finally:
+        jax.config.update("jax_platforms", before)
+    assert calls == ([(-1, -1), (-4, 0), (-8, 1)] if asked else [])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "gnu_get_libc_version"), reason="needs glibc")
+def test_a_step_gets_the_pages_of_the_one_before():
+    """In a process of its own: runs of a program with a buffer of 64 MB, which glibc gives back otherwise."""
+    script = """
+import resource, sys
+import jax, jax.numpy as jnp
+from experiments.parts import processes
+if sys.argv[1] == "keep":
+    processes.keep_memory()
+step = jax.jit(lambda x: jnp.sum(jnp.cos(x * jnp.arange(2.0**24)).reshape(4096, 4096) @ jnp.ones(4096)))
+for x in range(12):
+    if x == 4:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    step(float(x)).block_until_ready()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+    faults = [
+        int(subprocess.run([sys.executable, "-c", script, how], capture_output=True, text=True, check=True).stdout)
+        for how in ("keep", "leave")
+    ]
+    assert faults[0] < faults[1] / 3

@@ -91,10 +91,13 @@ def sizes_with(program, *dims):
 
 @pytest.mark.parametrize("text", ["fsdp:8", "context:2,fsdp:4"])
 def test_each_device_computes_its_own_rows_and_tokens_only(text):
-    """No array of an MLP's width holds more tokens than an eighth of the batch's (a kernel has 32 x 48)."""
+    """No array of an MLP's width holds more tokens than an eighth of the batch's (a kernel has 32 x 48).
+
+    On one device it runs on completions alone: there is no other layer.
+    """
     width = MODELS["dense"].mlp_dim
     assert max(sizes_with(run("dense", text)[1], width)) == width * TOKENS // 8
-    assert max(sizes_with(run("dense", "")[1], width)) == width * TOKENS
+    assert max(sizes_with(run("dense", "")[1], width)) == width * TOKENS // 2
 
 
 @pytest.mark.parametrize("text, share", [("expert:2,fsdp:4", 2), ("expert:4,tensor:2", 4)])

@@ -11,6 +11,7 @@ import numpy as np
 from rl_jax.core.axis_table import constrain, devices_over
 from rl_jax.core.types import TokenBatch
 from rl_jax.models.transformer.config import TransformerConfig
+from rl_jax.models.transformer.keys_first import attend_keys_first
 
 NEGATIVE = -1e30  # finite, so that a row that attends to nothing stays finite
 
@@ -127,12 +128,14 @@ def attend(
       v: [B, S, K, h].
       mask: bool [B, 1, T, S].
       scale: of the scores.
-      softcap: 0 is none, and uses the backend's own kernel.
+      softcap: 0 is none, and uses the backend's own kernel; on a CPU, keys_first's.
 
     Returns:
       [B, T, H, h].
     """
     chex.assert_rank([q, k, v, mask], 4)
+    if not softcap and jax.default_backend() == "cpu" and q.dtype == k.dtype == v.dtype == jnp.float32:
+        return attend_keys_first(q, k, v, mask, scale)
     if not softcap:
         return jax.nn.dot_product_attention(q, k, v, mask=mask, scale=scale)
     batch, length, num_heads, head_dim = q.shape

@@ -8,7 +8,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from rl_jax.core.axis_table import devices_over
+from rl_jax.core.axis_table import constrain, devices_over
 from rl_jax.models.transformer.attention import rotate
 from rl_jax.models.transformer.config import TransformerConfig
 from rl_jax.models.transformer.moe import Experts, Routing
@@ -65,7 +65,12 @@ class Block(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x: chex.Array, angles: tuple | None, attend: Callable, chosen: chex.Array | None = None
+        self,
+        x: chex.Array,
+        angles: tuple | None,
+        attend: Callable,
+        chosen: chex.Array | None = None,
+        places: Callable | None = None,
     ) -> tuple[chex.Array, chex.ArrayTree, Routing | None]:
         """One layer.
 
@@ -74,9 +79,11 @@ class Block(nn.Module):
           angles: from attention.rotation.
           attend: (q [B,T,H,h], k [B,T,K,h], v) -> ([B,T,H,h], anything).
           chosen: int32 [B, T, k], the experts to use instead of the router's.
+          places: [B, T, n] -> [S, N, n], picks the places whose x is needed. What follows the attention runs on them
+            alone. Not with experts, nor where a mesh splits the tokens.
 
         Returns:
-          (x, the second result of attend, the routing).
+          (x, of `places` if given; the second result of attend; the routing).
         """
         c = self.config
         dense = functools.partial(nn.Dense, dtype=jnp.dtype(c.dtype), param_dtype=jnp.dtype(c.param_dtype))
@@ -97,6 +104,11 @@ class Block(nn.Module):
         # The sum of 2 L branches keeps the residual stream at its own scale at initialisation (GPT-2, section 2.3).
         into_residual = nn.initializers.variance_scaling(0.5 / c.num_layers, "fan_in", "normal")
         out = dense(c.embed_dim, use_bias=c.o_bias, name="o", kernel_init=into_residual)
+        if places:
+            both = (places(part.reshape(*batch_and_time, -1)) for part in (x, attended))
+            x, attended = (constrain(part, "rows", None, None) for part in both)
+            batch_and_time = x.shape[:-1]
+            x = x.reshape(-1, c.embed_dim)
         y = out(attended.reshape(*x.shape[:-1], -1))
         x = x + (make_norm(c, "attention_post_norm")(y) if c.post_norms else y)
         y = make_norm(c, "mlp_norm")(x)

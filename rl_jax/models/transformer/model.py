@@ -90,11 +90,14 @@ def _forward(
     chosen: chex.Array | None = None,
     cache: str = "",
     keep: Callable = lambda cache, routing: None,
+    places: Callable | None = None,
 ):
     """(hidden [B, T, D], the results of `keep` on each layer's (k, v) and routing, stacked on L).
 
     chosen: int32 [L, B, T, k], experts to replay.
     cache: a kind of quantization.KINDS that keys and values go through; "": none.
+    places: picks the places whose hidden states are needed, [B, T, n] -> [S, N, n]; where layers are unrolled, the last
+      one's MLP then runs on them alone, and nothing is kept.
     """
     chex.assert_rank([batch.tokens, batch.positions, batch.segment_ids], 2)
     if batch.routes is not None:
@@ -117,7 +120,7 @@ def _forward(
         of_kind = jax.tree.map(lambda *leaves: jnp.stack(leaves), *shared)
         per_layer = jnp.array(kind_of_layer, jnp.int32)
 
-    def layer(x, xs):
+    def layer(x, xs, places=None):
         layer_params, kind, layer_chosen = xs
         x = checkpoint_name(constrain(x, "rows", "tokens", None), LAYER_INPUT)
         own, angles = of_kind if kind is None else jax.tree.map(lambda leaf: leaf[kind], of_kind)
@@ -130,17 +133,36 @@ def _forward(
             return attend(q, k, v, own), kept
 
         layer_params = quantization.read(layer_params, x, config.dtype)
-        x, kept, routing = block.apply({"params": layer_params}, x, angles, full_attention, layer_chosen)
+        x, kept, routing = block.apply({"params": layer_params}, x, angles, full_attention, layer_chosen, places)
         return x, keep(kept, routing)
 
-    unroll = _layers_per_turn(config)
-    if config.remat != "none":  # between turns of a loop nothing is common that XLA could find
-        layer = jax.checkpoint(layer, policy=REMAT_POLICIES[config.remat], prevent_cse=unroll > 1)
     # Only here: a decode step is cheaper if its few tokens are not split and the products with the weights are.
     x = constrain(_embed(config, params, batch.tokens, batch.positions), "looked_up_rows", "tokens", "embed")
     x = constrain(x, "rows", "tokens", None)
-    x, kept = jax.lax.scan(layer, x, (params["layers"], per_layer, chosen), unroll=unroll)
+    x, kept = _through_layers(config, layer, x, (params["layers"], per_layer, chosen), places)
     return make_norm(config).apply({"params": params["final_norm"]}, x), kept
+
+
+def _through_layers(config: TransformerConfig, layer: Callable, x: chex.Array, xs: tuple, places: Callable | None):
+    """(x [B, T, D], or places of it, the second results of `layer` stacked on L). layer: (x, xs of it, places)."""
+    unroll = _layers_per_turn(config)
+
+    def call(places=None):
+        one = functools.partial(layer, places=places)
+        if config.remat == "none":
+            return one
+        # Between turns of a loop nothing is common that XLA could find.
+        return jax.checkpoint(one, policy=REMAT_POLICIES[config.remat], prevent_cse=unroll > 1)
+
+    # In a loop over layers the last one would be a second program, and its weights a copy.
+    apart = places and unroll >= config.num_layers and not config.num_experts and devices_over("tokens") == 1
+    if not apart:
+        x, kept = jax.lax.scan(call(), x, xs, unroll=unroll)
+        return (places(x) if places else x), kept
+    if config.num_layers > 1:
+        x, _ = jax.lax.scan(call(), x, jax.tree.map(lambda leaf: leaf[:-1], xs), unroll=unroll)
+    x, _ = call(places)(x, jax.tree.map(lambda leaf: leaf[-1], xs))
+    return x, None
 
 
 def make_transformer(config: TransformerConfig, *, record_routes: bool = False, cache: str = "") -> Model:
@@ -160,8 +182,8 @@ def make_transformer(config: TransformerConfig, *, record_routes: bool = False, 
     block, final_norm = Block(config), make_norm(config)
     kinds, kind_of_layer = layer_kinds(config)
 
-    def apply(params: Params, batch: TokenBatch) -> chex.Array:
-        return _forward(config, params, batch)[0]
+    def apply(params: Params, batch: TokenBatch, places: Callable | None = None) -> chex.Array:
+        return _forward(config, params, batch, places=places)[0]
 
     def prefill(params: Params, batch: TokenBatch):
         def keep(layer, routing):
