@@ -30,6 +30,7 @@ from experiments import agents, sft
 from experiments.bench.grpo import named_peers, run_apart
 from experiments.bench.peers import calculator_game
 from experiments.export.cli import write_folder
+from experiments.parts import processes
 from rl_jax import tasks
 from rl_jax.runs.logging import read_jsonl
 from rl_jax.tasks import calculator
@@ -186,6 +187,7 @@ def main(arguments: list[str] | None = None) -> None:
     if not jax.config.jax_compilation_cache_dir:
         compilation.use_cache("~/.cache/rl_jax/xla")
     if options.work:
+        processes.keep_memory()  # as the programs do
         print(json.dumps(run_ours(json.loads(pathlib.Path(options.work).read_text()))))
         return
     peers, config = named_peers(parser, options.peer, SCRIPTS), agents_config.get_config("calculator")

@@ -27,6 +27,7 @@ import numpy as np
 from configs import grpo_async as async_config
 from experiments.bench import asynchronous
 from experiments.bench.grpo import MODELS, named_peers, run_apart
+from experiments.parts import processes
 from experiments.parts.async_flow import LOG
 from rl_jax import tasks
 from rl_jax.runs.logging import read_jsonl
@@ -165,6 +166,7 @@ def main(arguments: list[str] | None = None) -> None:
     if options.work:
         if not jax.config.jax_compilation_cache_dir:
             compilation.use_cache("~/.cache/rl_jax/xla")
+        processes.keep_memory()  # as the programs do
         print(json.dumps(run_ours(json.loads(pathlib.Path(options.work).read_text()))))
         return
     if options.steps < options.warmup + options.eta + 1:

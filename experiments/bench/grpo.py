@@ -147,7 +147,6 @@ def judged(rollout, group_size: int) -> Judged:
 
 def run_ours(work: dict) -> dict:
     """Seconds per step, and of its rollout and update, with the functions of experiments.grpo."""
-    processes.keep_memory()  # as the programs do
     setup = make_setup(work)
     config, packer, no_trackers = setup.config, RolloutPacker(setup), {}
     params = setup.init_params()
@@ -292,6 +291,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--work", help=argparse.SUPPRESS)  # run this work and print ours
     options = parser.parse_args(arguments)
     if options.work:
+        processes.keep_memory()  # as the programs do
         print(json.dumps(run_ours(json.loads(pathlib.Path(options.work).read_text()))))
         return
     peers = named_peers(parser, options.peer, PEERS)

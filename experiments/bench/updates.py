@@ -28,6 +28,7 @@ import numpy as np
 from configs.preferences import given
 from experiments.bench import grpo
 from experiments.parts import preference_steps, processes, warm_start
+from experiments.parts.packers import DemonstrationPacker
 from experiments.parts.preference_data import PreferencePacker, flat, take_rows
 from experiments.parts.setup import Setup
 from experiments.parts.training import make_trainer, to_mesh
@@ -72,7 +73,8 @@ def make_setup(work: dict) -> Setup:
     prompts = len(work["records"][0])
     config = given.base("bench")
     config.rollout.update(completion_length=work["completion_length"], prompt_buckets=(work["prompt_length"],))
-    config.packing.update(mode="shared_prefix", min_rows=1 + prompts // 2)  # so that ragged steps have one shape
+    few = 1 + prompts // 2 if work["method"] == "dpo" else 1
+    config.packing.update(mode="shared_prefix", min_rows=few)  # so that ragged steps have one shape
     config.train.update(batch_size=prompts, max_grad_norm=1e9)
     config.train.optimizer.learning_rate = 1e-5
     return grpo.assemble_small(config, work["sizes"])
@@ -108,12 +110,13 @@ def make_dpo(setup: Setup, first: dict[str, np.ndarray]):
 
 def make_sft(setup: Setup, first: dict[str, np.ndarray]):
     """The same of experiments.sft."""
+    pack = DemonstrationPacker(setup)
     train_step, state = make_trainer(setup, setup.config.train, warm_start.make_loss(setup), setup.init_params())
 
     def step(arrays):
         nonlocal state
         tokens = flat(TokenBatch(arrays["tokens"], arrays["positions"], arrays["segment_ids"]))
-        state, metrics = train_step(state, to_mesh(setup, (tokens, arrays["completion_mask"][:, 0])))
+        state, metrics = train_step(state, to_mesh(setup, pack(tokens, arrays["completion_mask"][:, 0])))
         jax.device_get(metrics)
 
     return step, train_step._cache_size
@@ -121,7 +124,6 @@ def make_sft(setup: Setup, first: dict[str, np.ndarray]):
 
 def run_ours(work: dict) -> dict:
     """Seconds per step with the functions of the programs."""
-    processes.keep_memory()  # as the programs do
     make = {"dpo": make_dpo, "sft": make_sft}[work["method"]]
     step, count = make(make_setup(work), arrays_of(work, work["records"][0]))
     result = {"name": "ours", "step_s": [], "compile_count": []}
@@ -167,6 +169,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--work", help=argparse.SUPPRESS)  # run this work and print ours
     options = parser.parse_args(arguments)
     if options.work:
+        processes.keep_memory()  # as the programs do
         print(json.dumps(run_ours(json.loads(pathlib.Path(options.work).read_text()))))
         return
     peers = grpo.named_peers(parser, options.peer, PEERS)

@@ -4,7 +4,8 @@
 --config.packing.mode=packed               # prompt and completion together, several per row
 --config.packing.mode=padded               # one row each
 
-Policies pack with RolloutPacker, preferences with experiments.parts.preference_data.PreferencePacker.
+Policies pack with RolloutPacker, demonstrations with DemonstrationPacker, preferences with PreferencePacker of
+experiments.parts.preference_data.
 """
 
 import jax
@@ -108,6 +109,22 @@ class RolloutPacker:
     def metrics(self, batch) -> dict[str, float]:
         """packing/occupancy: fraction of the forward's columns that hold a token; {} if rows are padded."""
         return {} if self.padded else {"packing/occupancy": packing.occupancy(to_host(_policy_of(batch).batch))}
+
+
+class DemonstrationPacker:
+    """Packs the rows of supervised fine-tuning, in a run of one process: several would come to different shapes."""
+
+    def __init__(self, setup: Setup):
+        self._packing, self._micro_batches = Packing(setup), setup.config.sft.micro_batches
+        self._padded = self._packing.padded or jax.process_count() > 1
+
+    def __call__(self, tokens: TokenBatch, mask: np.ndarray) -> tuple[TokenBatch | Packed, np.ndarray]:
+        """(rows, mask bool [B, C]): a batch with its rows packed per micro-batch, reordered to fit; or as it is."""
+        if self._padded:
+            return tokens, mask
+        order = self._packing.arrange(tokens, mask, self._micro_batches)
+        tokens, mask = TokenBatch(*(np.asarray(x)[order] for x in tokens[:3])), mask[order]
+        return self._packing.pack(tokens, mask, self._micro_batches), mask
 
 
 def _policy_of(batch) -> PolicyBatch:

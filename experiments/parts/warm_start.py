@@ -11,6 +11,7 @@ from absl import logging
 from experiments.parts import processes
 from experiments.parts.encoding import encode_sft
 from experiments.parts.judging import make_evaluate
+from experiments.parts.packers import DemonstrationPacker
 from experiments.parts.rewards import make_rewards
 from experiments.parts.run import Run, checkpoint_items, state_of
 from experiments.parts.setup import Setup, check_rows, load_params
@@ -88,16 +89,18 @@ def fine_tune(setup: Setup, loop: Run, own: Own | None = None) -> bool:
         logging.warning(said)
     check_rows(setup, **{"sft.batch_size": settings.batch_size})
     loop.record(setup)
+    # A loss that draws counts on the columns of padded rows.
+    layout = DemonstrationPacker(setup) if own is None and not settings.loss.fn else _as_they_are
     train_step, state = make_trainer(setup, settings, own.loss_fn if own else make_loss(setup), setup.init_params())
     batches = demonstrations(setup, setup.task.data_source("sft_train"))
     state = state_of(loop.restore(checkpoint_items(state), batches))
     with loop, make_rewards(setup, judged=False) as rewards:
         evaluate = make_evaluate(setup, rewards, own and own.sample)
         if not loop.done:
-            first = _with_seeds(setup, encode_sft(setup, pipeline.peek(batches)), 0, own)
+            first = _with_seeds(setup, layout(*encode_sft(setup, pipeline.peek(batches))), 0, own)
             loop.ahead("train_step", train_step)(state, processes.own_to_mesh(setup.mesh, first))
         for step in loop.steps():
-            batch = _with_seeds(setup, encode_sft(setup, next(batches)), step.number, own)
+            batch = _with_seeds(setup, layout(*encode_sft(setup, next(batches))), step.number, own)
             batch = processes.own_to_mesh(setup.mesh, batch)
             state, metrics = train_step(state, batch)
             metrics = jax.device_get(metrics)
@@ -136,7 +139,10 @@ def harmful_rate(config) -> str:
 
 
 def make_loss(setup: Setup):
-    """Makes loss_fn(params, (TokenBatch, completion_mask)) -> (Mean, metrics) of rl_jax.sft, or of config.sft.loss."""
+    """Makes loss_fn(params, (rows, completion_mask)) -> (Mean, metrics) of rl_jax.sft, or of config.sft.loss.
+
+    rows: TokenBatch [B, P + C], or the same rows as a Packed for rl_jax.sft's.
+    """
     length, chunk = setup.config.rollout.completion_length, setup.config.score.chunk
     if setup.config.sft.loss.fn:
         return _make_drawn_loss(setup, length, chunk)
@@ -163,6 +169,10 @@ def _make_drawn_loss(setup: Setup, length: int, chunk: int):
         return token_mean(found.loss, mask), jax.lax.stop_gradient(metrics)
 
     return loss_fn
+
+
+def _as_they_are(tokens, mask):
+    return tokens, mask
 
 
 def _with_seeds(setup: Setup, batch: tuple, step: int, own: Own | None) -> tuple:
