@@ -3,16 +3,16 @@
     python -m experiments.masked_diffusion --config=configs/masked_diffusion.py --workdir=runs/masked
 
 A bidirectional transformer with a mask token is fine-tuned on sums by denoising (LLaDA, arXiv 2502.09992) until it is
-right about half of the time, then trained by group-relative rewards. Arguments: `elbo` for the objective that BGPO's is
-a bound of, `diffu_grpo` for d1's one-step estimate (arXiv 2504.12216), `igpo` for hints to groups that are all wrong
-(arXiv 2509.10396; goes with any of them), `smoke` (seconds).
+right about half of the time, then trained by group-relative rewards. Arguments: `bgpo_clipped` for BGPO with the clips
+of yjyddq/DARE, `elbo` for the objective that BGPO's is a bound of, `diffu_grpo` for d1's one-step estimate (arXiv
+2504.12216), `igpo` for hints to groups that are all wrong (arXiv 2509.10396; goes with any of them), `smoke` (seconds).
 """
 
 from ml_collections import ConfigDict
 
 from configs import common
 
-OBJECTIVES = ("elbo", "diffu_grpo")
+OBJECTIVES = ("bgpo_clipped", "elbo", "diffu_grpo")
 
 
 def base(name: str) -> ConfigDict:
@@ -31,7 +31,7 @@ def base(name: str) -> ConfigDict:
         masking="count",
         samples=4,
         per_token=True,
-        clip_low=0.2,  # not for bgpo
+        clip_low=0.2,  # not for bgpo; DARE has .2 (bgpo_clipped)
         clip_high=0.2,
         prompt_masking=0.0,
         advantage=dict(fn="group_relative"),

@@ -52,7 +52,7 @@ RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("head.layers", _is_count, COUNT),
     ("head.activation", *_choice("none", "tanh", "silu")),
     ("algorithm.samples denoise.steps denoise.block_length hints.min_chunk hints.max_chunk", _is_count, COUNT),
-    ("algorithm.objective", *_choice("bgpo", "elbo", "diffu_grpo")),
+    ("algorithm.objective", *_choice("bgpo", "bgpo_clipped", "elbo", "diffu_grpo")),
     ("algorithm.masking", *_choice("count", "uniform")),
     ("denoise.order", *_choice("confidence", "random")),
     ("hints.low hints.high hints.entropy_share", lambda x: 0 <= x <= 1, "from 0 to 1"),

@@ -18,16 +18,25 @@ from rl_jax import advantages
 from rl_jax.core.binding import bind
 from rl_jax.core.types import Params, TokenBatch
 from rl_jax.losses.aggregate import token_mean
-from rl_jax.losses.masked_diffusion import draw_masks, elbo_ratio, elbo_terms, keep_uncertain, linear_bound
+from rl_jax.losses.masked_diffusion import (
+    clipped_bound,
+    draw_masks,
+    elbo_ratio,
+    elbo_terms,
+    keep_uncertain,
+    linear_bound,
+)
 from rl_jax.losses.policy import clipped_surrogate
 from rl_jax.training import sharding
 from rl_jax.training.masked_scoring import corrupted, make_masked_score
 from rl_jax.training.scoring import in_micro_batches
 from rl_jax.training.step import TrainState
 
+BOUNDS = ("bgpo", "bgpo_clipped")  # sums over the draws of masks
+
 
 class Rows(NamedTuple):
-    """N answers with M draws of masks each. Of bgpo the rows are the draws, M = 1."""
+    """N answers with M draws of masks each. Of BOUNDS the rows are the draws, M = 1."""
 
     batch: TokenBatch
     """TokenBatch of [N, P + C]; prompts may be masked, answers are whole."""
@@ -85,7 +94,7 @@ def make_prepare(setup: Setup) -> Callable:
             "hints/trained": jnp.sum(counted & inside) / jnp.maximum(jnp.sum(inside), 1),
         }
         rows = Rows(batch, completion_mask, masked, counted, weights, log_probs, credit)
-        return (one_draw_per_row(rows) if algorithm.objective == "bgpo" else rows), metrics
+        return (one_draw_per_row(rows) if algorithm.objective in BOUNDS else rows), metrics
 
     return prepare
 
@@ -128,6 +137,8 @@ def make_loss(setup: Setup) -> Callable:
         )
         if algorithm.objective == "bgpo":
             return linear_bound(terms, old, rows.advantages)
+        if algorithm.objective == "bgpo_clipped":
+            return clipped_bound(terms, old, rows.advantages, **clips)
         return elbo_ratio(terms, old, rows.advantages, **clips)
 
     return loss_fn

@@ -67,8 +67,8 @@ def elbo_terms(
 ) -> chex.Array:
     """b_S = w sum_{i counted} log p(y_i | y outside S), over C if per_token: float [..., M].
 
-    The mean over M estimates the ELBO of log p(y), or with per_token of log p(y) / C, which BGPO's l has: its ratios
-    are then those of a geometric mean over tokens, as in GSPO.
+    The mean over M estimates the ELBO of log p(y), as in equation 4 of BGPO (arXiv 2510.11683 version 3), or with
+    per_token of log p(y) / C, as in DARE's code: its ratios are then those of a geometric mean over tokens, as in GSPO.
 
     Args:
       log_probs: float [..., M, C], each draw's forward.
@@ -128,9 +128,10 @@ def linear_bound(terms: chex.Array, old_terms: chex.Array, advantages: chex.Arra
     The loss is minus that. At d = 0, on-policy, value and gradient are those of `elbo_ratio`. Each draw is an entry of
     the Mean, so that draws may be rows of a batch, in micro-batches of any size: memory is that of one forward.
 
-    Source: BGPO, arXiv 2510.11683. Its abstract and a review of it give the objective, b with 1 / (t |y|), linearity
-    and on-policy equality. The paper's own formula of the bound and its code (THU-KEG/BGPO) could not be read here: the
-    two inequalities are the ones that have these properties, by our own derivation.
+    Source: BGPO, arXiv 2510.11683 version 3: equations 9, 12 and 13 are the two inequalities and their terms, 10 is d,
+    and 19, with the advantages of 18, the loss. Its equation 4 has no 1 / C in d: that is per_token=False of
+    `elbo_terms`. The framework yjyddq/DARE, whose verl/workers/actor/llada_dp_actor_bgpo.py is BGPO, divides by the
+    length of the answer, and clips (`clipped_bound`). THU-KEG/BGPO itself could not be read.
 
     Args:
       terms: float [N, M], from elbo_terms, differentiated.
@@ -146,6 +147,49 @@ def linear_bound(terms: chex.Array, old_terms: chex.Array, advantages: chex.Arra
     entries = jnp.ones_like(gaps, bool)
     metrics = {"ratio/mean": masked_mean(bound, entries), "gap/size": masked_mean(jnp.abs(gaps), entries)}
     return masked_mean(-advantages * bound, entries), jax.lax.stop_gradient(metrics)
+
+
+def clipped_bound(
+    terms: chex.Array,
+    old_terms: chex.Array,
+    advantages: chex.Array,
+    *,
+    clip_low: float = 0.2,
+    clip_high: float = 0.2,
+    dual_clip: float = 3.0,
+) -> tuple[Mean, dict[str, Mean]]:
+    """BGPO as a framework has it: PPO's two clips on each draw's term of `linear_bound`, a sum over the draws too.
+
+        r = 1 + d if A > 0, exp(d) otherwise,    l = max(-A r, -A clip(r, 1 - clip_low, 1 + clip_high))
+        l = min(l, -A dual_clip) if A < 0        the loss is the mean of l over rows and draws
+
+    At d = 0 value and gradient are those of `linear_bound`; off-policy a draw that has gone far has no gradient.
+
+    Source: compute_policy_loss_bgpo of yjyddq/DARE, verl/trainer/ppo/dllm_core_algos.py: clips of .2, dual clip 3. It
+    writes 1 + d as exp(log(1 + d)), nan where d <= -1; not so here. The paper, arXiv 2510.11683, has no clip.
+
+    Args:
+      terms: float [N, M], from elbo_terms, differentiated.
+      old_terms: float [N, M], of the same draws.
+      advantages: float [N].
+      clip_low: distance of the lower bound from 1.
+      clip_high: distance of the upper bound from 1.
+      dual_clip: most that r counts where A < 0; inf: no bound.
+
+    Returns:
+      (loss, metrics), N x M entries.
+    """
+    gaps, advantages = _gaps(terms, old_terms, advantages)
+    good = advantages > 0
+    ratio = jnp.where(good, 1.0 + gaps, jnp.exp(jnp.where(good, 0.0, gaps)))
+    clipped = jnp.clip(ratio, 1.0 - clip_low, 1.0 + clip_high)
+    losses = jnp.maximum(-advantages * ratio, -advantages * clipped)
+    far = (advantages < 0) & (ratio > dual_clip)
+    losses = jnp.where(far, -advantages * dual_clip, losses)
+    entries = jnp.ones_like(gaps, bool)
+    held = far | (losses > -advantages * ratio)
+    metrics = {"ratio/mean": masked_mean(ratio, entries), "ratio/clipped": masked_mean(held * 1.0, entries)}
+    return masked_mean(losses, entries), jax.lax.stop_gradient(metrics)
 
 
 def keep_uncertain(entropy: chex.Array, hinted: chex.Array, share: float) -> chex.Array:

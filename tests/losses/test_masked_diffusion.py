@@ -99,7 +99,7 @@ def test_masks_of_a_row_depend_on_its_key_only_and_bad_names_are_refused():
 
 
 def slow_objectives(terms, old, advantages):
-    """(the ELBO-based objective, BGPO's bound of it) by loops; to be maximised."""
+    """(the ELBO-based objective, BGPO's bound of it: equations 7 and 13 of 2510.11683v3) by loops; to be maximised."""
     exact, bound = [], []
     for row, old_row, advantage in zip(terms, old, advantages, strict=True):
         gaps = [new - before for new, before in zip(row, old_row, strict=True)]
@@ -171,6 +171,41 @@ def test_on_policy_the_bound_has_the_value_and_the_gradient_of_the_objective():
     of_bound, of_ratio = (slope(f)(terms, old, advantages)[0] for f in (bound, ratio))
     np.testing.assert_allclose(of_bound, of_ratio, rtol=1e-5)
     np.testing.assert_allclose(of_bound, -np.asarray(advantages)[:, None] / 24 * np.ones((6, 4)), rtol=1e-5)
+
+
+def released_loss(gaps, advantage, low, high, dual):
+    """compute_policy_loss_bgpo of yjyddq/DARE for one draw, by its own steps: log, exp, two clips."""
+    log_ratio = math.log(1.0 + gaps) if advantage > 0 else gaps
+    ratio = math.exp(log_ratio)
+    first, second = -advantage * ratio, -advantage * min(max(ratio, 1.0 - low), 1.0 + high)
+    loss = max(first, second)
+    return min(-advantage * dual, loss) if advantage < 0 else loss
+
+
+def test_the_clipped_bound_is_the_one_of_the_released_code():
+    gaps = np.array([[-0.9, -0.1, 0.05, 0.6], [-0.9, 0.1, 0.25, 1.05], [-2.0, -0.1, 0.15, 1.2]])
+    gaps, advantages = np.concatenate([gaps, gaps]), np.array([1.5, 0.7, 0.0, -0.4, -1.1, -2.0])
+    gaps[2, 0] = gaps[0, 0]  # 1 + d above 0: of the code it is nan elsewhere
+    old = np.random.default_rng(3).normal(-1.0, 1.0, gaps.shape)
+    clips = dict(clip_low=0.2, clip_high=0.3, dual_clip=3.0)
+    by_hand = [[released_loss(d, a, 0.2, 0.3, 3.0) for d in row] for row, a in zip(gaps, advantages, strict=True)]
+    loss = lambda terms: ours.clipped_bound(terms, old, advantages, **clips)  # noqa: E731
+    found, metrics = jax.jit(loss)(old + gaps)
+    np.testing.assert_allclose(found.value(), np.mean(by_hand), rtol=1e-5)
+    slopes = 24 * np.asarray(jax.jit(jax.grad(lambda x: loss(x)[0].value()))(old + gaps))
+    ratio = np.where(advantages[:, None] > 0, 1.0 + gaps, np.exp(gaps))
+    good, bad = advantages[:, None] > 0, advantages[:, None] < 0
+    held = (good & (ratio > 1.3)) | (bad & ((ratio < 0.8) | (ratio > 3.0)))
+    assert 4 < held.sum() < 16 and (bad & (ratio > 3.0)).any()
+    np.testing.assert_array_equal(slopes[held], 0.0)
+    free = np.where(good, -advantages[:, None] * np.ones_like(gaps), -advantages[:, None] * ratio)
+    np.testing.assert_allclose(slopes[~held], free[~held], rtol=1e-5)
+    np.testing.assert_allclose(metrics["ratio/clipped"].value(), np.mean(held), rtol=1e-6)
+    open_clips = dict(clip_low=math.inf, clip_high=math.inf, dual_clip=math.inf)
+    open_ended = jax.jit(lambda *x: ours.clipped_bound(*x, **open_clips)[0])(*case(0.8))
+    np.testing.assert_allclose(open_ended.value(), bound(*case(0.8)).value(), rtol=1e-6)  # the paper's
+    beyond = ours.clipped_bound(np.float32([[-1.5]]), np.zeros((1, 1), np.float32), np.ones(1, np.float32))[0]
+    np.testing.assert_allclose(beyond.value(), 0.5)  # 1 + d below 0, where the code's log is nan
 
 
 def test_gradients_are_finite_differences_and_old_terms_and_advantages_have_none():
