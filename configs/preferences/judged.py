@@ -14,11 +14,12 @@ group), `text2grad` (2505.22338, PPO on +1 and -1 on the tokens that the judge q
 the vocabulary), `seq2seq_rm` (2409.00162, PPO on +1 for each token that the rewriting judge keeps up to its first
 change and -1 for each that it changes), `flr` (2409.13948, GRPO on how likely a satisfied user's words are), `autorule`
 (2506.15651, GRPO on a reward model, the run runs/judge_reward_model of configs/preferences/reward_models.py, plus the
-share of config.judge.rules.rules that are kept), `conciseness` (2511.09158, GRPO on the verifier, and on top of a right
-answer sigma of a reward model of conciseness, the run runs/judge_reward_model on pairs whose better answer is the
-shorter one; the paper's formula could not be read), `hybrid` (Beyond Monolithic Rewards: GRPO on a learned reward, a
-rule's, whether the instruction was followed, and a length penalty, each with a weight; its weights are not public,
-these are ours). But for `conciseness` and `hybrid` the verifier's reward is only logged, as `task`. `smoke`: seconds.
+share of config.judge.rules.rules that are kept), `conciseness` (2511.09158, GRPO on the verifier times
+1 + .2 c (1 + exp(share right)), c = sigma of a reward model of conciseness, the run runs/judge_reward_model on pairs
+whose better answer is the shorter one; .2 and the constant 1, which the paper anneals, are ours), `hybrid` (Beyond
+Monolithic Rewards: GRPO on a learned reward, a rule's, whether the instruction was followed, and a length penalty, each
+with a weight; its weights are not public, these are ours). But for `conciseness` and `hybrid` the verifier's reward is
+only logged, as `task`. `smoke`: seconds.
 """
 
 from configs import common, ppo_common
@@ -81,9 +82,10 @@ def policy(word: str, runs: str, smoke: bool):
         model = dict(fn="reward_model", path=f"{runs}_reward_model")
         config.judge = dict(rm=model, rules=dict(fn="rules", path=paths["letter"], rules=RULES))
     if word == "conciseness":
-        config.judge = dict(brief=dict(fn="reward_model", path=f"{runs}_reward_model", weight=0.5))
-        config.reward.terms = dict(right=dict(fn="task"))
-        config.reward.compose = dict(fn="rl_jax.rewards.brevity:gated_score", by="right", score="brief")
+        config.judge = dict(brief=dict(fn="reward_model", path=f"{runs}_reward_model", weight=0.0))
+        config.reward.terms = dict(right=dict(fn="task"), ease=dict(fn="brevity.ease", correct="right", weight=0.0))
+        named = dict(by="right", score="brief", ease="ease")
+        config.reward.compose = dict(fn="rl_jax.rewards.brevity:concise_reward", **named, alpha=0.2, anneal=1.0)
     if word == "hybrid":
         config.judge = dict(model=dict(fn="reward_model", path=f"{runs}_reward_model", weight=0.25))
         config.reward.terms = dict(

@@ -51,7 +51,7 @@ ROW_WISE = {  # compositions in which a row's reward is that of the row alone
     *(f"{COMPOSE}:{name}" for name in ("weighted_sum", "gate", "veto", "product", "signed_geometric_mean")),
     *(f"{COMPOSE}:{name}" for name in ("saturation", "interactions", "clip", "by_source")),
     *("rl_jax.rewards.constraints:constrained", "rl_jax.rewards.constraints:mixture_of_judges"),
-    *("rl_jax.rewards.brevity:gated_score", "rl_jax.rewards.contrast:only"),
+    *("rl_jax.rewards.brevity:gated_score", "rl_jax.rewards.brevity:concise_reward", "rl_jax.rewards.contrast:only"),
 }
 
 

@@ -27,6 +27,7 @@ TERMS = {
     "boxes.exploring_click": "rl_jax.rewards.boxes:exploring_click",
     "boxes.near": "rl_jax.rewards.boxes:near",
     "boxes.overlap": "rl_jax.rewards.boxes:overlap",
+    "brevity.ease": "rl_jax.rewards.brevity:ease",
     "brevity.short_and_right": "rl_jax.rewards.brevity:short_and_right",
     "claims.facts": "rl_jax.rewards.claims:facts",
     "claims.triples": "rl_jax.rewards.claims:triples",

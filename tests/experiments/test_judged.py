@@ -228,6 +228,28 @@ def test_a_wrong_answer_gains_nothing_by_being_concise():
         brevity.gated_score(terms, {}, by="right", score="short")
 
 
+def test_the_reward_of_conciseness_multiplies_the_outcome():
+    """R = R_o [1 + alpha c (s + d)], d = exp(right / G) of the prompt's own group, by a loop."""
+    right, logits = np.float32([1, 1, 0, 1, 1, 0, 0, 0]), np.float32([0.0, 2.0, 50.0, -1e4, 0.5, 9.0, 0.0, 1.0])
+    texts = ["x"] * 4
+    eases = [brevity.ease(texts, terms={"right": right[g : g + 4]}, correct="right") for g in (0, 4)]
+    terms = {"right": right, "brief": logits, "ease": np.float32(np.concatenate(eases))}
+    named = dict(by="right", score="brief", ease="ease")
+    found = brevity.concise_reward(terms, {"right": 2.0}, **named, alpha=0.3, anneal=0.7)
+    for row in range(8):
+        group = right[4 * (row // 4) :][:4]
+        concise = 1 / (1 + np.exp(min(-float(logits[row]), 700.0)))
+        by_hand = 2 * right[row] * (1 + 0.3 * concise * (0.7 + np.exp(sum(group) / 4)))
+        np.testing.assert_allclose(found[row], by_hand, rtol=1e-5)
+    np.testing.assert_array_equal(found[[2, 5, 6, 7]], 0.0)
+    plain = brevity.concise_reward(terms, {"right": 1.0}, **named, alpha=0.0)
+    np.testing.assert_array_equal(plain, right)
+    with pytest.raises(ValueError, match="no term x; the terms are brief, ease, right"):
+        brevity.concise_reward(terms, {}, by="right", score="x", ease="ease")
+    with pytest.raises(ValueError, match="correct='x' is no term; the terms are right"):
+        brevity.ease(texts, terms={"right": right[:4]}, correct="x")
+
+
 def test_one_word_at_a_time():
     with pytest.raises(ValueError, match="one stage or method, not 2: flr, letter"):
         judged.get_config("flr,letter")
