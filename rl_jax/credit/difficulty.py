@@ -3,31 +3,70 @@
 import numpy as np
 
 
-def difficulty_scale(
-    similarities: np.ndarray, gaps: np.ndarray, *, data_coef: float = 1.0, model_coef: float = 1.0
-) -> np.ndarray:
-    """alpha = sigma(a c) / mean sigma(a c) * sigma(-b g) / mean sigma(-b g), c and g of the prompts of a step.
+def sentence_similarity(one: np.ndarray, other: np.ndarray) -> float:
+    """W = mean_k max_l cos(one_k, other_l): each sentence of one text beside the likest of the other.
 
-    c is how like the demonstration the samples are to a text encoder (hardness of the data: what is alike is hard to
-    tell apart), g how much higher the reward of the demonstration is than theirs (what the model has not yet told
-    apart has a small gap). Source: arXiv 2503.18991 (GRPO-S), whose two signals these are. Its equation could not be
-    read: the form is ours, after the factors sigma(x) / mean sigma(x) that arXiv 2502.01943 (DAMA) is said to have, and
-    so is the direction, more weight for what is hard.
+    Source: arXiv 2503.18991 (DR-IRL), the similarity of a response and its demonstration.
 
     Args:
-      similarities: float [N], c, cosines.
+      one: float [K, D], a vector for each sentence.
+      other: float [L, D].
+
+    Raises:
+      ValueError: if a text has no sentence, or the vectors differ in length.
+    """
+    one, other = np.asarray(one, np.float64), np.asarray(other, np.float64)
+    if one.ndim != 2 or other.ndim != 2 or one.shape[1] != other.shape[1] or not len(one) or not len(other):
+        raise ValueError(f"sentence_similarity: shapes {one.shape} and {other.shape} must be [K, D] and [L, D]")
+    one, other = (x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-8) for x in (one, other))
+    return float((one @ other.T).max(axis=1).mean())
+
+
+def difficulty_scale(
+    differences: np.ndarray,
+    gaps: np.ndarray,
+    categories: np.ndarray,
+    *,
+    tau: float = np.inf,
+    data: bool = True,
+    model: bool = True,
+) -> np.ndarray:
+    """alpha_ji = sigma(d_ji) / sigma(mean_i d_ji) * sigma(mean_i' g_ji') / sigma(mean_i g_ji): prompt i of category j.
+
+    d = 1 - W is how unlike the demonstration the samples are, g how much higher the reward of the demonstration is than
+    theirs. The first factor is of the prompt, the second of its category: i' are the prompts whose gap is no outlier,
+    (g - mean g)^2 <= tau. Source: arXiv 2503.18991 (ICLR 2026), whose equations two readers' notes quote alike; the
+    means are over the step's own prompts here, and where all gaps are outliers the second factor is 1. Which of the two
+    rewards is subtracted is not said there without doubt; tau is ours.
+
+    Args:
+      differences: float [N], d.
       gaps: float [N], g.
-      data_coef: a; 0 leaves the similarities out.
-      model_coef: b; 0 leaves the gaps out. Both 0 give 1: GRPO.
+      categories: int [N], j.
+      tau: most that a gap may be off the category's mean, squared; inf: the second factor is 1.
+      data: whether the first factor counts.
+      model: whether the second does. Neither: GRPO.
 
     Returns:
-      float32 [N], each factor of mean 1.
+      float32 [N].
     """
-    similarities, gaps = np.asarray(similarities, np.float64), np.asarray(gaps, np.float64)
-    if similarities.shape != gaps.shape or similarities.ndim != 1:
-        raise ValueError(f"difficulty_scale: shapes {similarities.shape} and {gaps.shape} must be one [N]")
+    differences, gaps = np.asarray(differences, np.float64), np.asarray(gaps, np.float64)
+    categories = np.asarray(categories)
+    if not differences.shape == gaps.shape == categories.shape or gaps.ndim != 1:
+        raise ValueError(
+            f"difficulty_scale: shapes {differences.shape}, {gaps.shape} and {categories.shape} must be one [N]"
+        )
     scale = np.ones_like(gaps)
-    for x in (data_coef * similarities, -model_coef * gaps):
-        factor = 1.0 / (1.0 + np.exp(-np.clip(x, -60.0, 60.0)))
-        scale *= factor / factor.mean()
+    for category in np.unique(categories):
+        mine = categories == category
+        own, center = gaps[mine], gaps[mine].mean()
+        kept = own[np.square(own - center) <= tau]
+        if data:
+            scale[mine] *= _sigmoid(differences[mine]) / _sigmoid(differences[mine].mean())
+        if model and len(kept):
+            scale[mine] *= _sigmoid(kept.mean()) / _sigmoid(center)
     return scale.astype(np.float32)
+
+
+def _sigmoid(x: np.ndarray) -> np.ndarray:
+    return 1.0 / (1.0 + np.exp(-np.clip(x, -60.0, 60.0)))

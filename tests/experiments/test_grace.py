@@ -127,7 +127,7 @@ def test_an_asynchronous_run_refuses_a_judge_of_ones_own_that_reads_the_policy()
 @pytest.mark.slow
 @pytest.mark.usefixtures("kept_signals")
 def test_a_run_with_the_judge_of_dr_irl_beside(tmp_path):
-    config, other = grace.get_config("smoke"), dr_irl.get_config("smoke")
+    config, other = grace.get_config("smoke"), dr_irl.get_config("together,smoke")
     with_few_records(config, tmp_path)
     path = model_run(tmp_path / "start", config.copy_and_resolve_references())
     with config.unlocked():

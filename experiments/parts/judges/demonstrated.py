@@ -1,5 +1,7 @@
 """A judge that learns its reward from demonstrations alone, against the policy's own samples (inverse RL)."""
 
+import itertools
+import pathlib
 from collections.abc import Sequence
 
 import chex
@@ -23,9 +25,10 @@ from experiments.parts.judges.learning import Learner, row_shards
 from experiments.parts.setup import Setup
 from rl_jax.core.masked import Mean, masked_mean
 from rl_jax.core.types import Params, TokenBatch
-from rl_jax.credit.difficulty import difficulty_scale
+from rl_jax.credit.difficulty import difficulty_scale, sentence_similarity
 from rl_jax.losses.reward_model.demonstrations import inverse_rl
 from rl_jax.models import heads
+from rl_jax.training import checkpoint
 
 
 class _Labelless(Learner):
@@ -40,8 +43,11 @@ def demonstrated(
     path: str,
     category: str = "",
     categories: Sequence = (),
-    data_coef: float = 1.0,
-    model_coef: float = 1.0,
+    models: Sequence[str] = (),
+    separator: str = "",
+    tau: float = np.inf,
+    by_data: bool = True,
+    by_model: bool = True,
     decay: float = 0.5,
     batch_size: int = 64,
     retrain_every: int = 1,
@@ -49,20 +55,24 @@ def demonstrated(
 ) -> Judge:
     """A reward that tells the records' demonstrations from what the policy samples: one per row, at its last token.
 
-    In every `retrain_every`-th step it takes one step of inverse RL on the step's own rows (inverse_rl). Each category
-    has a head of its own on one trunk; the paper trains a model of each. `difficulty`, among its components, is the
-    weight of each prompt (credit.difficulty): the text encoder is the model at `path`, as it is there, the mean of its
-    hidden states over a completion. `accuracy`, logged at each update, is the share of prompts whose demonstration has
-    more than their samples' mean; near a half the policy cannot be told from the demonstrations: time to stop.
-    Source: DR-IRL arXiv 2503.18991; without categories and the weight, reward learning from demonstrations, 2405.17888.
+    In every `retrain_every`-th step it takes one step of inverse RL on the step's own rows (inverse_rl). With `models`
+    there is nothing left to learn: each category has the reward that an earlier run with this judge has learned, as in
+    the paper; without, each has a head of its own on one trunk. `difficulty`, among its components, is the weight of
+    each prompt (credit.difficulty): the text encoder is the model at `path`, and a vector the mean of its hidden states
+    over a sentence. `accuracy`, logged at each update, is the share of prompts whose demonstration has more than their
+    samples' mean; near a half the policy cannot be told from the demonstrations: time to stop. Source: DR-IRL arXiv
+    2503.18991; without categories and the weight, reward learning from demonstrations, 2405.17888.
 
     Args:
       setup: of the run.
       path: the trunk to start from: workdir of a run or a Hugging Face folder with the policy's tokenizer.
       category: field of a record's info that says which head reads it. "": one head for all.
       categories: its values.
-      data_coef: of the similarity in the difficulty.
-      model_coef: of the gap of rewards in it.
+      models: workdir, for each category, of a run whose judge is this one, with one head; with retrain_every=0.
+      separator: text of one token that ends a sentence (the similarity compares sentences). "": all is one.
+      tau: of difficulty_scale: gaps off their category's mean by more than its root are outliers.
+      by_data: whether how unlike the samples are the demonstration counts in the difficulty.
+      by_model: whether the gap of rewards does.
       decay: of the reward's square.
       batch_size: rows per forward pass.
       retrain_every: steps between updates. 0: never.
@@ -74,23 +84,57 @@ def demonstrated(
     """
     if bool(category) != bool(len(categories)):
         raise ValueError(f"demonstrated: category={category!r} and categories={tuple(categories)} go together")
+    count = max(len(categories), 1)
+    if len(models) and (retrain_every or len(models) != count):
+        raise ValueError(
+            f"demonstrated: {len(models)} models, {count} categories and retrain_every={retrain_every}: give each "
+            "category a model that has learned, and retrain_every=0"
+        )
     own, params = load_run(setup, path, "demonstrated.path")
     mode_of(setup, own.task.tokenizer, "tokens", f"the model {path}")
+    if separator and len(own.task.tokenizer.encode(separator)) != 1:
+        raise ValueError(f"demonstrated.separator={separator!r} must be one token of the model")
     places = {value: place for place, value in enumerate(categories)}
     key = jax.random.key(setup.config.seed)
-    trained = heads.add_reward_head(own.model, params, key, num_outputs=max(len(places), 1))
-    options = dict(category=category, places=places, coefs=(data_coef, model_coef), size=batch_size, decay=decay)
-    judge = _Demonstrated(own, params, trained, setup.config.rollout.completion_length, **options)
+    trained = heads.add_reward_head(own.model, params, key, num_outputs=count)
+    options = dict(category=category, places=places, by=(by_data, by_model), tau=tau, size=batch_size, decay=decay)
+    options["separator"] = own.task.tokenizer.encode(separator)[0] if separator else None
+    starts = [learned_reward(setup, folder) for folder in models] or [trained]
+    judge = _Demonstrated(own, params, starts, setup.config.rollout.completion_length, **options)
     if retrain_every:
         judge.learner = _Labelless(own, trained, judge.loss, learning_rate=learning_rate, every=retrain_every)
     return judge
 
 
+def learned_reward(setup: Setup, folder: str) -> Params:
+    """The reward that the judge `demonstrated` of an earlier run has learned, of its newest checkpoint.
+
+    Args:
+      setup: of the run that reads it.
+      folder: workdir of the earlier run.
+
+    Raises:
+      FileNotFoundError: if there is no such run.
+      ValueError: if it has not one judge of this kind, or that one has several heads.
+    """
+    found, _ = load_run(setup, folder, "demonstrated.models")
+    mine = {name: spec for name, spec in found.config.judge.items() if spec.fn == "demonstrated"}
+    if len(mine) != 1 or any(len(spec.get("categories", ())) > 1 for spec in mine.values()):
+        raise ValueError(f"demonstrated.models: {folder} must have one judge `demonstrated`, of one category")
+    ((name, spec),) = mine.items()
+    own, params = load_run(found, spec.path, "demonstrated.path")
+    head = heads.add_reward_head(own.model, params, jax.random.key(found.config.seed), num_outputs=1)
+    like = _Labelless(own, head, lambda *_: None, learning_rate=spec.get("learning_rate", 1e-4), every=1).carried()
+    with checkpoint.Checkpointer(pathlib.Path(folder) / "checkpoints", every=1) as checkpoints:
+        items, _ = checkpoints.restore({"judges": {name: like}})
+    return items["judges"][name]["state"].params
+
+
 class _Demonstrated:
     """The judge of `demonstrated`."""
 
-    def __init__(self, setup: Setup, encoder: Params, start: Params, length: int, **options):
-        self._setup, self._encoder, self._start, self._length = setup, encoder, start, length
+    def __init__(self, setup: Setup, encoder: Params, starts: Sequence[Params], length: int, **options):
+        self._setup, self._encoder, self._starts, self._length = setup, encoder, starts, length
         self._options = options
         self.learner: Learner | None = None
         self._predict = heads.make_predict_last(setup.model)
@@ -114,22 +158,43 @@ class _Demonstrated:
         return masked_mean(*found), {name: masked_mean(x, present[:, 0]) for name, x in numbers.items()}
 
     def __call__(self, judged: Rows) -> Verdict:
-        params, size = self.learner.params if self.learner else self._start, self._options["size"]
-        batch, mask, which, starts = self._laid_out(judged)
-        rewards = in_batches(self._setup, self._read, params, (batch, which), size)
-        hidden = in_batches(self._setup, self._embed, self._encoder, (batch, mask), size)
-        hidden /= np.maximum(np.linalg.norm(hidden, axis=1, keepdims=True), 1e-8)
+        options, (batch, mask, which, starts) = self._options, self._laid_out(judged)
+        rewards = self._rewarded(batch, which)
         of_rows, shown = len(judged.records), np.arange(len(judged.records), len(batch.tokens))
         sizes = np.diff([*starts, of_rows])
         mine = np.repeat(shown, sizes)  # the demonstration of each row
-        alike = np.sum(hidden[:of_rows] * hidden[mine], axis=1)
+        vectors = self._vectors(batch, mask)
+        alike = np.array([sentence_similarity(vectors[row], vectors[mine[row]]) for row in range(of_rows)])
         gaps = rewards[mine] - rewards[:of_rows]
-        cosines, differences = (np.add.reduceat(x, starts) / sizes for x in (alike, gaps))
-        scale = difficulty_scale(
-            cosines, differences, data_coef=self._options["coefs"][0], model_coef=self._options["coefs"][1]
-        )
+        differences, of_gaps = (np.add.reduceat(x, starts) / sizes for x in (1.0 - alike, gaps))
+        counted = dict(zip(("data", "model"), options["by"], strict=True))
+        scale = difficulty_scale(differences, of_gaps, which[starts], tau=options["tau"], **counted)
         numbers = {"similarity": alike, "gap": gaps, "difficulty": np.repeat(scale, sizes)}
-        return Verdict(rewards[:of_rows], components=numbers)
+        return Verdict(rewards[:of_rows], components={name: np.float32(x) for name, x in numbers.items()})
+
+    def _rewarded(self, batch: TokenBatch, which: np.ndarray) -> np.ndarray:
+        """float32 [B]: each row's reward, of the head or the model of its category."""
+        size = self._options["size"]
+        if len(self._starts) == 1:
+            params = self.learner.params if self.learner else self._starts[0]
+            return in_batches(self._setup, self._read, params, (batch, which), size)
+        alone = np.zeros_like(which)  # each has one head
+        each = [in_batches(self._setup, self._read, params, (batch, alone), size) for params in self._starts]
+        return np.stack(each)[which, np.arange(len(which))]
+
+    def _vectors(self, batch: TokenBatch, mask: np.ndarray) -> list[np.ndarray]:
+        """float [K, D] for each row: the mean of the encoder's hidden states over each of its K sentences."""
+        masks, owner = [], []
+        for row, length in enumerate(mask.sum(axis=1)):
+            tokens = np.asarray(batch.tokens[row])[-self._length :]
+            ends = np.flatnonzero(tokens[:length] == self._options["separator"]) + 1
+            for start, stop in itertools.pairwise([0, *(end for end in ends if end < length - 1), length]):
+                masks.append((np.arange(self._length) >= start) & (np.arange(self._length) < stop))
+                owner.append(row)
+        owner = np.array(owner)
+        rows = (jax.tree.map(lambda x: x[owner], batch), np.stack(masks))
+        hidden = in_batches(self._setup, self._embed, self._encoder, rows, self._options["size"])
+        return np.split(hidden, np.flatnonzero(np.diff(owner)) + 1)
 
     def learn(self, judged: Rows, labels: np.ndarray | None) -> dict[str, float]:
         """One update: each prompt's demonstration and its samples, as many as the largest group has."""
