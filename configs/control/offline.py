@@ -4,20 +4,20 @@
     python -m experiments.control.offline --config=configs/control/offline.py:cartpole,cql
 
 Arguments: an environment, `pointmass` (the default), `neorl2` (the same with delay and wind, and data of one middling
-policy), `gridworld`, `cartpole`, `aim`, `matching`, `hidden` (pointmass without its velocities), `salesman` (shortest
-tours); a method, `bc`, `filtered_bc`, `awr`, `iql` (the default), `xql`, `dual_chi2`, `dual_tv`, `recoil` (imitation,
-without rewards), `cql`, `bq_nco` (a transformer over the cities left, on `salesman`), for continuous actions `td3_bc`,
-`a2pr`; decision transformers, `dt`, `mo_dt`, for continuous actions `region_dt` (mo_dt that says first in which region
-it will act); `oppo`; `histories`, IQL on codes of what was seen so far, `cql_histories`, CQL on them; tasks one after
-the other, on `pointmass` with goals that are not observed, `oer`, `random_replay` (the same, but what is kept of a task
-is drawn at random), `psec` (a base, skills that are adapters of it, a new task by their composition), or with an
-inertia of its own, `hypercrl` (a model of the dynamics, planned with); tasks at once, told apart by the episodes lived
-in them, `t2mir` (the expert's actions are cloned), `t2mir_ad` (learners' histories are); `imagined` (more data, made by
-a wrong model of the world, a half of each batch); what is hidden of the data, `ss_orl` (actions of 90 % of the
-episodes, filled in by an inverse model), `labelled_only` (the same, left out), `preferred` (rewards, learned from pairs
-of segments), `pearl` (rewards, learned from preferences of a task with another goal); `fqe` (the policy's value by
-fitted Q, from the data alone); `online` (the second half of the updates with steps of its own, one for each); `smoke`
-(seconds, for CI).
+policy), `gridworld`, `junction` (a grid whose place is not seen), `cartpole`, `aim`, `matching`, `hidden` (pointmass
+without its velocities), `salesman` (shortest tours); a method, `bc`, `filtered_bc`, `awr`, `iql` (the default), `xql`,
+`dual_chi2`, `dual_tv`, `recoil` (imitation, without rewards), `cql`, `bq_nco` (a transformer over the cities left, on
+`salesman`), for continuous actions `td3_bc`, `a2pr`; decision transformers, `dt`, `mo_dt`, for continuous actions
+`region_dt` (mo_dt that says first in which region it will act); `oppo`; `histories`, IQL on codes of what was seen so
+far, `cql_histories`, CQL on them; tasks one after the other, on `pointmass` with goals that are not observed, `oer`,
+`random_replay` (the same, but what is kept of a task is drawn at random), `psec` (a base, skills that are adapters of
+it, a new task by their composition), or with an inertia of its own, `hypercrl` (a model of the dynamics, planned with);
+tasks at once, told apart by the episodes lived in them, `t2mir` (the expert's actions are cloned), `t2mir_ad`
+(learners' histories are); `imagined` (more data, made by a wrong model of the world, a half of each batch); what is
+hidden of the data, `ss_orl` (actions of 90 % of the episodes, filled in by an inverse model), `labelled_only` (the
+same, left out), `preferred` (rewards, learned from pairs of segments), `pearl` (rewards, learned from preferences of a
+task with another goal); `fqe` (the policy's value by fitted Q, from the data alone); `online` (the second half of the
+updates with steps of its own, one for each); `smoke` (seconds, for CI).
 """
 
 from configs import common, sweeps
@@ -34,6 +34,8 @@ ENVIRONMENTS = {
         eval=dict(max_steps=20),
     ),
     "gridworld": dict(env=dict(name="probes/gridworld"), dataset=dict(num_steps=200), eval=dict(max_steps=50)),
+    # arXiv 2310.20663 has CQL on a gridworld that is not fully seen: no behaviour remembers the sign, a history does.
+    "junction": dict(env=dict(name="probes/junction"), dataset=dict(num_steps=200), eval=dict(max_steps=40)),
     "cartpole": dict(env=dict(name="gymnax/CartPole-v1"), dataset=dict(num_steps=400), eval=dict(max_steps=500)),
     "aim": dict(env=dict(name="probes/aim"), dataset=dict(num_steps=40), eval=dict(max_steps=1)),
     "matching": dict(env=dict(name="probes/matching"), dataset=dict(num_steps=40), eval=dict(max_steps=1)),
@@ -156,7 +158,7 @@ LABELS = {
 }
 # arXiv 2301.03313: also on more cities than those of the data; parts of naver/bq-nco have a city to choose, 2 or more.
 TOURS = dict(cities=(7, 10), smallest=2, beam=16)
-DISCRETE = ("gridworld", "cartpole", "matching", "salesman")
+DISCRETE = ("gridworld", "junction", "cartpole", "matching", "salesman")
 CONTINUOUS_METHODS = ("td3_bc", "a2pr", "region_dt", *CONTINUAL)
 
 

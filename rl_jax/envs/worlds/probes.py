@@ -19,6 +19,7 @@
     docking       a point pushed to the origin, and a controller that misses it (envs.worlds.docking)
     hover         a planar quadrotor, its reward a sum of weighted terms (envs.worlds.hovering)
     gridworld     a square with a goal in a corner, also available as arrays (envs.worlds.tabular)
+    junction      a grid whose place is not seen, and a sign at the start to be remembered (envs.worlds.tabular)
     pointmass     a point in the plane with inertia that should go to a goal (envs.worlds.pointmass)
     television    a line with a screen of noise at its left end, the reward at its right end (worlds.television)
     tour          stops on a line in order, in episodes of a fixed length: for imitation (worlds.tour)
@@ -264,6 +265,11 @@ def behaviours(*, count: int = 3) -> Environment:
 def gridworld(*, size: int = 4, step_reward: float = 0.0, slip: float = 0.0, limit: int = 50) -> Environment:
     """envs.worlds.tabular.gridworld as an environment, with the same arguments."""
     return tabular.environment(tabular.gridworld(size=size, step_reward=step_reward, slip=slip, limit=limit))
+
+
+def junction(*, length: int = 4, slip: float = 0.0, limit: int = 0) -> Environment:
+    """envs.worlds.tabular.junction as an environment, with the same arguments."""
+    return tabular.environment(*tabular.junction(length=length, slip=slip, limit=limit))
 
 
 def pointmass(

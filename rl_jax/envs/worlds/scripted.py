@@ -38,6 +38,11 @@ def gridworld(observations: chex.Array) -> chex.Array:
     return jnp.where(row < size - 1, 1, 3).astype(jnp.int32)
 
 
+def junction(observations: chex.Array) -> chex.Array:
+    """Right until the wall, then up, whatever the sign was: [..., 5] (walls, sign) -> int32 [...]."""
+    return jnp.where(observations[..., 3] > 0.5, 0, 3).astype(jnp.int32)
+
+
 def cartpole(observations: chex.Array) -> chex.Array:
     """Push towards where the pole falls: [..., 4] (x, x', angle, angle') -> int32 [...]."""
     x, velocity, angle, turning = (observations[..., i] for i in range(4))
@@ -48,6 +53,7 @@ OPTIONS = ("inertia", "goal")  # of an environment that its script knows, too
 CONTROLLERS: dict[str, Callable] = {
     "probes/pointmass": pointmass.controller,
     "probes/gridworld": gridworld,
+    "probes/junction": junction,
     "probes/aim": lambda observations: 0.5 * observations,
     "probes/salesman": salesman.controller,
     "probes/matching": lambda observations: (observations[..., 0] > 0).astype(jnp.int32),

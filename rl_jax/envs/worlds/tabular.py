@@ -30,12 +30,18 @@ class Table(NamedTuple):
     limit: int
 
 
-def environment(table: Table) -> Environment:
-    """The MDP as an Environment; the observation is the state, one-hot float32 [S]."""
+def environment(table: Table, features: np.ndarray | None = None) -> Environment:
+    """The MDP as an Environment; the observation is the state, one-hot float32 [S], or what `features` show of it.
+
+    Args:
+      table: of S states.
+      features: float32 [S, D]; states with equal rows look alike.
+    """
     states, actions = table.rewards.shape
+    shown = np.eye(states, dtype=np.float32) if features is None else np.asarray(features, np.float32)
 
     def observe(state: chex.Array) -> chex.Array:
-        return jax.nn.one_hot(state, states)
+        return jnp.asarray(shown)[state]
 
     def reset(key: chex.PRNGKey):
         state = jax.random.categorical(key, jnp.log(table.start_probs))
@@ -50,7 +56,7 @@ def environment(table: Table) -> Environment:
         state = jnp.where(ended, state, following)
         return state, Step(observe(state), reward, ended, NO)
 
-    space = Box(np.zeros(states, np.float32), np.ones(states, np.float32))
+    space = Box(np.minimum(shown.min(axis=0), 0.0), np.maximum(shown.max(axis=0), 1.0))
     return time_limit(Environment(reset, step, space, Discrete(actions)), table.limit)
 
 
@@ -113,6 +119,51 @@ def rooms(*, size: int = 7, slip: float = 0.05, limit: int = 0) -> Table:
     for gate in (wall // 2, wall + 1 + wall // 2):
         cells[wall, gate] = cells[gate, wall] = True
     return _maze(cells, np.eye(int(cells.sum()))[0], slip=slip, limit=limit or 10 * size)
+
+
+def junction(*, length: int = 4, slip: float = 0.0, limit: int = 0) -> tuple[Table, np.ndarray]:
+    """A grid whose place is not seen: a way to the right, then up or down, and a sign at its start that says which.
+
+    Actions are MOVES. A step into either end ends the episode, and the one that the sign named pays 1. Seen are the
+    walls around, so that all places between the start and the junction look alike, and the sign, at the start only. An
+    agent that reads the last observation cannot do better than 1/2; one that remembers the first gets 1.
+
+    Args:
+      length: steps from the start to the junction, 2 or more.
+      slip: probability of a random direction.
+      limit: steps after which an episode is truncated; 0 is 10 length.
+
+    Returns:
+      (Table of 2 (length + 1) states: the places of either sign; features float32 [S, 5]: walls as 0 or 1, the sign as
+      1 for up, -1 for down, 0 where there is none).
+
+    Raises:
+      ValueError: if length is below 2: no two places would look alike.
+    """
+    if length < 2:
+        raise ValueError(f"length={length}: 2 or more")
+    places, half = range(length + 1), length + 1
+    probs, rewards = np.zeros((2 * half, 4, 2 * half)), np.zeros((2 * half, 4))
+    features = np.zeros((2 * half, 5), np.float32)
+    for sign, place in ((sign, place) for sign in (0, 1) for place in places):
+        state, moved = sign * half + place, {}
+        for action, (down, right) in enumerate(MOVES):
+            if place == length and down:
+                moved[action] = None  # an end
+            else:
+                moved[action] = min(max(place + right, 0), length)
+            features[state, action] = moved[action] == place
+        features[state, 4] = (1.0 - 2.0 * sign) * (place == 0)
+        for action, other in ((action, other) for action in range(4) for other in range(4)):
+            share = slip / 4 + (1 - slip) * (other == action)
+            if moved[other] is None:
+                rewards[state, action] += share * (other == sign)  # up is 0, down 1
+            else:
+                probs[state, action, sign * half + moved[other]] += share
+    start = np.zeros(2 * half)
+    start[[0, half]] = 0.5
+    table = Table(*(x.astype(np.float32) for x in (probs, rewards, start)), limit or 10 * length)
+    return table, features
 
 
 def _maze(cells: np.ndarray, start: np.ndarray, *, step_reward=0.0, slip=0.0, limit: int, moves=MOVES) -> Table:
