@@ -9,9 +9,8 @@ Arguments: `terms` (a weighted sum of named terms; the default), `heron` (ranked
 `byol_hindsight`, `counts`, `contrast`, `annotator`, `ranking`, `novelty`, `taxons`, `serene`; spread over an episode
 `revibranch`; learned from how the policy behaves that they train, `barfi`, `barfi_helpful`, `parl`; imitation of an
 `expert` run's episodes.jsonl (algorithm.relabel.demos), `gail`, `airl`, `liayn`, `likelihood`, `ads`, `rapl`, `stages`,
-`progress`; auxiliary losses `taco`, `temporal`, `clam`, `views`, `robust_views`, `anchored_views`, `reward_and_state`,
-`rep_mtl`; starts from `snapshots` of a teacher; `smoke` (seconds, for CI). docs/pages/control_rewards.md says what each
-of them is, and rl_jax.control.relabelling has the equations. Episode metrics and evaluations report the environment's
+`progress`; auxiliary losses `taco`, `temporal`, `clam`, `views`, `robust_views`, `anchored_views`,
+`reward_sequence`, `reward_and_state`, `rep_mtl`; starts from `snapshots` of a teacher; `smoke` (seconds, for CI). docs/pages/control_rewards.md says what each of them is, and rl_jax.control.relabelling has the equations. Episode metrics and evaluations report the environment's
 own reward.
 """
 
@@ -238,6 +237,10 @@ PLACES = {
     # arXiv 2305.11965 (iSogCLR): a temperature and a moving average for each anchor, kept from minibatch to minibatch.
     "anchored_views": (_AUXILIARY | dict(auxiliary=dict(fn="anchors")), dict(fn="")),
     # arXiv 2305.15801 (Lucy-SKG). Errands' rewards are of more than one sign.
+    "reward_sequence": (
+        _ERRANDS | dict(auxiliary=dict(fn="reward_sequence_and_state", steps=20, coef=1.0)),
+        dict(fn=""),
+    ),
     "reward_and_state": (_ERRANDS | dict(auxiliary=dict(fn="reward_and_state")), dict(fn="")),
     # arXiv 2507.21049 (Rep-MTL): three predictions on the same layers; entropy_coef and alignment_coef at 0.0 are the
     # predictions alone.

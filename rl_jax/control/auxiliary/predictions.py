@@ -65,8 +65,8 @@ def reward_and_state(
 
         c_r CE(head_r(z, a), sign class of r) + c_s mean (head_s(z) - o)^2
 
-    Source: arXiv 2305.15801 (Lucy-SKG), whose two auxiliary networks are a reward prediction and a representation of
-    the state; their layers, inputs and weights could not be read (a single step is read here), nor the threshold.
+    Source: after arXiv 2305.15801 (Lucy-SKG), smaller: the published networks and losses, with a sequence of steps and
+    no action, are `reward_sequence_and_state`. The threshold is ours.
 
     Args:
       width: of z.
