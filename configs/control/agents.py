@@ -6,7 +6,8 @@
 
 Arguments: a world, `kitchen` (two cooks and a counter, in Overcooked's shape; the default), `two_step` (QMIX's game),
 `climbing` (a common table), `zero_sum` (a table whose value is 0.2), `recommender` (two levels, a goal for each session
-and its topics, arXiv 2306.01476; 8.737 at best). A method of control.ppo: `ippo` (arXiv 2011.09533;
+and its topics, arXiv 2306.01476; 8.737 at best), `robots` (a task in hierarchical temporal logic, arXiv 2408.08188;
+experiments.tools.language_rewards writes others from words). A method of control.ppo: `ippo` (arXiv 2011.09533;
 the default), `mappo` (arXiv 2103.01955: the critic also sees the state); of control.replay: `vdn` (arXiv 1706.05296),
 `qmix` (arXiv 1803.11485), `iql` (each agent its own Q-learning). `smoke` (seconds, for CI).
 
@@ -27,6 +28,22 @@ WORLDS = {
     "kitchen": dict(env=_KITCHEN, own=20, max_steps=20),
     "two_step": dict(env=dict(name="agents/two_step"), own=5, max_steps=2),
     "recommender": dict(env=dict(name="agents/recommender"), own=20, max_steps=15),
+    # arXiv 2408.08188: both ends in any order, and the middle after the left one. The shortest plan of two robots has 6
+    # steps, of one 9: robot 0 goes left and back, robot 1 right.
+    "robots": dict(
+        env=dict(
+            name="agents/robots",
+            task="left & right",
+            parts=dict(left="F (a & F b)", right="F c"),
+            owners=dict(left=0, right=1),
+            places=dict(a=0, b=3, c=6),
+            starts=(3, 3),
+            length=7,
+            progress=0.1,
+        ),
+        own=15,
+        max_steps=28,
+    ),
     "climbing": dict(env=dict(name="agents/stage"), own=3, max_steps=1),
     "zero_sum": dict(
         env=dict(name="agents/stage", payoffs=((2.0, -1.0), (-1.0, 1.0)), common=False), own=3, max_steps=1

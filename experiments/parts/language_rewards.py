@@ -5,8 +5,9 @@ formula   a tree of tasks, the order of each task's parts, a formula of it      
 
 What the server writes is read with `ast` or `json` and checked by the functions that use it; what is refused goes back
 with the error, `repairs` times. The words of the prompts are ours; the two requests of `terms` follow the published
-code of Language to Rewards, the three kinds of `formula` the prompts on the site of Nl2Hltl2Plan. Departs: there a
-fine-tuned model translates to formulas, and the lowest tasks are sequences of robots' actions.
+code of Language to Rewards, the three kinds of `formula` the prompts on the site of Nl2Hltl2Plan; `by_team` gives the
+parts to robots, by the planner of envs.worlds.robots. Departs: there a fine-tuned model translates to formulas, and the
+lowest tasks are sequences of robots' actions.
 """
 
 import ast
@@ -15,8 +16,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from experiments.parts.chat import Chat, Message, fenced, says
-from rl_jax.control.relabelling import ltl, machines, terms
+from rl_jax.control.relabelling import machines, terms
+from rl_jax.core import ltl
 from rl_jax.core.binding import bind
+from rl_jax.envs.worlds import robots
 
 MAX_FORMULA = 200  # characters
 MAX_TASKS = 32  # of a tree: each is asked for twice or more
@@ -236,6 +239,39 @@ def formula_of(answer: str, parts: Sequence[str]) -> str:
     return text
 
 
+def formulas_by_logic(
+    chat: Chat, task: str, places: Mapping[str, int], check: Callable[[str, Mapping[str, str]], Any], *, repairs: int
+) -> tuple[str, dict[str, str]]:
+    """(the formula of the whole task, those of its parts) of a task in words, one formula per task of a tree.
+
+    Args:
+      chat: the server.
+      task: in words.
+      places: the propositions.
+      check: of both; raises ValueError for formulas that cannot be used, which go back to the server.
+      repairs: requests that a refused answer is sent back in.
+
+    Raises:
+      ValueError: if the server cannot be used, or an answer stays refused.
+    """
+    opening = [says("system", TREE.format(places=", ".join(places))), says("user", task)]
+    tree, _ = answered(chat, opening, lambda answer: tree_of(answer, places), repairs)
+    formulas = {}
+    for name, node in sorted(tree.items(), key=lambda item: item[0] == "task"):  # the whole task last
+        parts = ", ".join(node["parts"])
+        order = chat.ask([says("user", ORDER.format(task=task, name=name, text=node["text"], parts=parts))])[0]
+        question = says("user", FORMULA.format(names=parts, text=order))
+
+        def read(answer: str, name: str = name, parts: Sequence[str] = node["parts"]) -> str:
+            text = formula_of(answer, parts)
+            if name == "task":  # its automaton has all the others in it
+                check(text, formulas)
+            return text
+
+        formulas[name], _ = answered(chat, [question], read, repairs)
+    return formulas.pop("task"), formulas
+
+
 def by_logic(
     chat: Chat, task: str, places: Mapping[str, int], *, size: int, progress: float, repairs: int
 ) -> dict[str, Any]:
@@ -252,21 +288,35 @@ def by_logic(
     Raises:
       ValueError: if the server cannot be used, an answer stays refused, or the formulas have too many states.
     """
-    opening = [says("system", TREE.format(places=", ".join(places))), says("user", task)]
-    tree, _ = answered(chat, opening, lambda answer: tree_of(answer, places), repairs)
-    formulas = {}
-    for name, node in sorted(tree.items(), key=lambda item: item[0] == "task"):  # the whole task last
-        parts = ", ".join(node["parts"])
-        order = chat.ask([says("user", ORDER.format(task=task, name=name, text=node["text"], parts=parts))])[0]
-        question = says("user", FORMULA.format(names=parts, text=order))
 
-        def read(answer: str, name: str = name, parts: Sequence[str] = node["parts"]) -> str:
-            text = formula_of(answer, parts)
-            if name == "task":  # its automaton has all the others in it
-                machines.formula(task=text, places=places, size=size, parts=formulas)
-            return text
+    def check(whole: str, parts: Mapping[str, str]) -> None:
+        machines.formula(task=whole, places=places, size=size, parts=parts)
 
-        formulas[name], _ = answered(chat, [question], read, repairs)
-    whole = formulas.pop("task")
+    whole, formulas = formulas_by_logic(chat, task, places, check, repairs=repairs)
     machine = dict(fn="formula", task=whole, parts=formulas, places=dict(places), size=size, progress=progress)
     return dict(fn="by_machine", machine=machine)
+
+
+def by_team(
+    chat: Chat, task: str, places: Mapping[str, int], *, starts: Sequence[int], length: int, repairs: int
+) -> tuple[dict[str, Any], robots.Plan]:
+    """The fields of agents/robots for a task in words, and the shortest plan: each robot gets formulas of its own.
+
+    Args:
+      chat: the server.
+      task: in words.
+      places: proposition -> place of the line.
+      starts: where the robots start.
+      length: places of the line.
+      repairs: requests that a refused answer is sent back in.
+
+    Raises:
+      ValueError: if the server cannot be used, an answer stays refused, or no robots can do the task.
+    """
+
+    def check(whole: str, parts: Mapping[str, str]) -> None:
+        robots.allocate(whole, parts, places, starts, length)
+
+    whole, formulas = formulas_by_logic(chat, task, places, check, repairs=repairs)
+    owners, found = robots.allocate(whole, formulas, places, starts, length)
+    return dict(task=whole, parts=formulas, owners=owners, places=dict(places)), found

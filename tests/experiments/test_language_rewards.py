@@ -1,17 +1,19 @@
 """experiments/tools/language_rewards.py: terms and formulas that a server writes, and what goes back to it."""
 
 import argparse
+import ast
 import json
 import shlex
 
 import pytest
 
-from configs.control import reward_code, rewards
+from configs.control import agents, reward_code, rewards
 from experiments.parts import check_config, language_rewards
 from experiments.parts.chat import Chat
 from experiments.parts.reward_trials import given
 from experiments.tools import language_rewards as tool
-from rl_jax.control.relabelling import ltl, machines
+from rl_jax.control.relabelling import machines
+from rl_jax.core import ltl
 from tests.experiments.chat_server import bodies, said, scripted
 
 NAMES = ("cosine", "sine", "speed")
@@ -123,6 +125,31 @@ def test_a_task_in_words_becomes_formulas_of_a_tree(tmp_path):
     assert "names are: a, second." in said(root) and "ends too early" in said(again)
     given_one = rewards.get_config("formula").algorithm.relabel.to_dict()["machine"]
     assert relabel_of(command) == dict(fn="by_machine", machine=given_one)
+
+
+def test_a_task_in_words_is_given_to_the_robots_of_a_team(tmp_path, capsys):
+    """The tree's parts become formulas of single robots; the printed command has the world with their owners."""
+    tree = {
+        "task": {"text": "Visit both ends.", "parts": ["left", "right"]},
+        "left": {"text": "The left end, then the middle.", "parts": ["a", "b"]},
+        "right": {"text": "The right end.", "parts": ["c"]},
+    }
+    answers = [json.dumps(tree), "first a, then b", "F (a & F b)", "c once", "F c"]
+    answers += ["any order", "left & !left", "left & right"]
+    config = "configs/control/agents.py:robots,ippo"
+    with scripted(*answers) as server:
+        fields = dict(kind="robots", config=config, task=["Visit both ends, and the middle after the left one."])
+        command = tool.run(options(tmp_path, server, **fields))
+    assert "no plan does 'left & !left'" in said(bodies(server)[-1])
+    wanted = agents.get_config("robots,ippo").env.to_dict()
+    assert json.loads((tmp_path / "env.json").read_text())["owners"] == dict(left=0, right=1)
+    words = shlex.split(command)
+    assert words[:3] == ["python", "-m", "experiments.control.ppo"]
+    assert ast.literal_eval(words[-1].removeprefix("--config.env=")) == wanted
+    out = capsys.readouterr().out
+    assert "6 steps, 9 moves" in out and "robot 0: 3 2 1 0 1 2 3" in out and "robot 1: 3 " in out
+    with pytest.raises(ValueError, match="env.name='agents/robots'"):
+        tool.run(options(tmp_path, server, **fields | dict(config="configs/control/agents.py:climbing,ippo")))
 
 
 def test_a_printed_command_is_read_by_a_shell_as_it_was_meant(tmp_path):

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rl_jax.control.relabelling import ltl
+from rl_jax.core import ltl
 
 
 class Machine(NamedTuple):
@@ -81,7 +81,7 @@ def formula(
     formula is given, no language model writes it from text, and the policy is learned, not planned.
 
     Args:
-      task: of relabelling.ltl, as in "!c U (a & (!c U b))". What is left of "G f" is never true before the trace ends:
+      task: of core.ltl, as in "!c U (a & (!c U b))". What is left of "G f" is never true before the trace ends:
         a task with it can fail, but not pay 1.
       places: proposition -> entry of a one-hot observation at which it holds. At most one holds at a time.
       size: as in `sequence`.

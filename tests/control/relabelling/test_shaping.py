@@ -1,4 +1,4 @@
-"""relabelling/shaping.py, terms.py, machines.py and ltl.py: against sums by hand, exact optima and enumeration."""
+"""relabelling/shaping.py, terms.py, machines.py and core/ltl.py: against sums by hand, exact optima and enumeration."""
 
 import itertools
 
@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from rl_jax.control import relabelling, tabular
-from rl_jax.control.relabelling import ltl, machines, potentials, shaping, terms
+from rl_jax.control.relabelling import machines, potentials, shaping, terms
+from rl_jax.core import ltl
 from rl_jax.envs.worlds import errands
 from rl_jax.envs.worlds import tabular as worlds
 from tests.control.relabelling.rows import TWO, random_rows, walk
