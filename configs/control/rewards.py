@@ -10,8 +10,9 @@ Arguments: `terms` (a weighted sum of named terms; the default), `heron` (ranked
 `revibranch`; learned from how the policy behaves that they train, `barfi`, `barfi_helpful`, `parl`; imitation of an
 `expert` run's episodes.jsonl (algorithm.relabel.demos), `gail`, `airl`, `liayn`, `likelihood`, `ads`, `rapl`, `stages`,
 `progress`; auxiliary losses `taco`, `temporal`, `clam`, `views`, `robust_views`, `anchored_views`,
-`reward_sequence`, `reward_and_state`, `rep_mtl`; starts from `snapshots` of a teacher; `smoke` (seconds, for CI). docs/pages/control_rewards.md says what each of them is, and rl_jax.control.relabelling has the equations. Episode metrics and evaluations report the environment's
-own reward.
+`reward_sequence`, `reward_and_state`, `rep_mtl`; starts from `snapshots` of a teacher; `smoke` (seconds, for CI).
+docs/pages/control_rewards.md says what each of them is, and rl_jax.control.relabelling has the equations. Episode
+metrics and evaluations report the environment's own reward.
 """
 
 from configs import common, sweeps
