@@ -35,7 +35,11 @@ ENVIRONMENTS = {
     ),
     "gridworld": dict(env=dict(name="probes/gridworld"), dataset=dict(num_steps=200), eval=dict(max_steps=50)),
     # arXiv 2310.20663 has CQL on a gridworld that is not fully seen: no behaviour remembers the sign, a history does.
-    "junction": dict(env=dict(name="probes/junction"), dataset=dict(num_steps=200), eval=dict(max_steps=40)),
+    "junction": dict(
+        env=dict(name="probes/junction", length=3),
+        dataset=dict(num_steps=200, behaviours=("medium",), shares=(1.0,)),
+        eval=dict(max_steps=30),
+    ),
     "cartpole": dict(env=dict(name="gymnax/CartPole-v1"), dataset=dict(num_steps=400), eval=dict(max_steps=500)),
     "aim": dict(env=dict(name="probes/aim"), dataset=dict(num_steps=40), eval=dict(max_steps=1)),
     "matching": dict(env=dict(name="probes/matching"), dataset=dict(num_steps=40), eval=dict(max_steps=1)),
@@ -256,6 +260,8 @@ def get_config(arg: str | None = None):
             config.tours = dict(TOURS)
         if method == "oppo":
             config.hindsight = dict(code=16, length=20)
+        if place == "junction" and "cql" in method:  # of rewards of 1, the published 5 leaves what the data do most
+            (config.algorithm.base if "base" in config.algorithm else config.algorithm).weight = 0.5
         if METHODS[method]["fn"] == "histories":
             config.history = dict(HISTORY)
         if imagined:
