@@ -62,6 +62,7 @@ CASES = [
     (TASK, PARTS, dict(left=0, right=0)),
     ("!right U left", dict(left="a", right="c"), dict(left=1, right=0)),
     ("F (left & X F c)", dict(left="a"), dict(left=0)),  # the place that the task names itself is anybody's
+    ("both", dict(left="F a", both="left & F c"), dict(left=0)),  # and so is one that a part of parts names
 ]
 
 
@@ -100,6 +101,7 @@ def test_parts_are_given_to_the_robots_that_are_near():
     _, alone = robots.allocate(TASK, PARTS, PLACES, (1,), 5)
     assert (alone.steps, alone.moved) == (5, 5)  # a, b, c
     assert robots.robots_parts(PARTS | dict(all="left & right"), PLACES) == ["left", "right"]
+    assert robots.robots_parts(dict(left="F a", both="left & F c"), PLACES) == ["left"]
     with pytest.raises(ValueError, match="no plan does 'left & !left'"):
         robots.allocate("left & !left", dict(left="a"), PLACES, (1, 3), 5)
     with pytest.raises(ValueError, match="give a robot to each of left, right"):
