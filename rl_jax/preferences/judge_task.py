@@ -10,9 +10,10 @@ forms, what the judge is asked and what it says:
     follow_up  what a user says next, satisfied or not                         (judge follow_up)
     rewrite    the better answer, of the worse one and of itself               (judge rewrites, arXiv 2409.00162)
     list       a grade from 1 to 5 of each of several answers, "5 2 1 4"       (judge listwise; needs rankings)
+    assessed   the same after reasons and with a ranking, in JSON: see preferences.assessments
 The reward of a verdict is +1 if it agrees with the label and -1 if not (SPCT's rule, arXiv 2504.02495), for any form
-but two: of `reasoned` it is R1-Reward's (`consistent_verdict`), of a list the rank correlation of the grades with the
-label (Kendall's tau), -1 if a grade is missing.
+but three: of `reasoned` it is R1-Reward's (`consistent_verdict`), of a list the rank correlation of the grades with the
+label (Kendall's tau), -1 if a grade is missing, and of `assessed` RewardAnything's (`assessments.reward`).
 """
 
 import json
@@ -20,7 +21,9 @@ import random
 import re
 from collections.abc import Mapping, Sequence
 
+from rl_jax.preferences import assessments
 from rl_jax.preferences import load as load_preferences
+from rl_jax.preferences.assessments import agreement
 from rl_jax.tasks.base import Task
 from rl_jax.tokenizers import CharTokenizer, Llama2cTokenizer
 
@@ -36,6 +39,10 @@ SPANS = (
 )
 REWRITE = "{prompt}{completion}=="  # characters of the sums alone, as the policy has
 LIST = "{prompt}\n\n{answers}\n\nGrade each from 1 to 5. Grades:"
+ASSESSED = (
+    '{prompt}\n\n{answers}\n\nRank them in <think></think>, then answer with JSON: {"scores": grades from 1 to 5, '
+    '"best": the numbers from the best}:\n'
+)
 TEMPLATES = {
     "letter": PAIRWISE,
     "scores": SCORES,
@@ -44,6 +51,7 @@ TEMPLATES = {
     "follow_up": "{prompt}{completion}\n",
     "rewrite": REWRITE,
     "list": LIST,
+    "assessed": ASSESSED,
 }
 KINDS = {
     "letter": ("pairs",),
@@ -53,7 +61,9 @@ KINDS = {
     "follow_up": ("pairs",),
     "rewrite": ("pairs",),
     "list": ("rankings",),
+    "assessed": ("rankings",),
 }
+ONE_ORDER = ("spans", "list", "assessed")
 REASONING = re.compile(r"<think>(.*?)</think><answer>(.*?)</answer>", re.DOTALL)
 PRINTABLE = "\n" + "".join(map(chr, range(32, 127)))
 SATISFIED, NOT_SATISFIED = "That is right, thank you.", "That is not right."
@@ -124,12 +134,12 @@ class Questions:
         self.num_skipped = source.num_skipped
 
     def __len__(self) -> int:
-        return len(self._source) * (1 if self._form in ("spans", "list") else 2)
+        return len(self._source) * (1 if self._form in ONE_ORDER else 2)
 
     def __getitem__(self, index: int) -> dict[str, str]:
         """The question at `index`. Raises ValueError if its record has a prompt per response."""
         index = range(len(self))[index]
-        place = index if self._form in ("spans", "list") else index // 2
+        place = index if self._form in ONE_ORDER else index // 2
         record, turned = self._source[place], index % 2 == 1
         if "prompts" in record:
             raise ValueError(
@@ -139,7 +149,7 @@ class Questions:
             )
         if self._form == "spans":
             return self._about_spans(record)
-        if self._form == "list":
+        if self._form in ("list", "assessed"):
             return self._about_list(record)
         prompt, (better, worse) = _text(record["prompt"]), map(_text, record["responses"])
         if self._form == "follow_up":
@@ -161,10 +171,10 @@ class Questions:
         order = list(range(len(texts)))
         random.Random("\0".join([_text(record["prompt"]), *texts])).shuffle(order)
         grades = [record["rewards"][place] for place in order]
-        low, high = min(grades), max(grades)
-        scores = [str(1 + round(4 * (grade - low) / (high - low))) for grade in grades]
+        scores = [str(round(score)) for score in assessments.scaled(grades)]
+        says = " ".join(scores) if self._form == "list" else assessments.write(grades)
         asked = fill(self._template, prompt=_text(record["prompt"]), answers=numbered([texts[x] for x in order]))
-        return _record(asked, " ".join(scores), {"answer": grades, "form": self._form})
+        return _record(asked, says, {"answer": grades, "form": self._form})
 
     def _about_spans(self, record: dict) -> dict[str, str]:
         steps, labels = record["steps"], record["labels"]
@@ -186,6 +196,8 @@ def verdict(prompt: str, completion: str, info: dict) -> dict[str, float]:
     form, answer = info["form"], info["answer"]
     if form == "reasoned":
         return consistent_verdict(completion, answer)
+    if form == "assessed":
+        return assessments.reward(completion, answer)
     if form == "list":
         scores = read_scores(completion, len(answer))
         tau = agreement(scores, answer) if scores else -1.0
@@ -234,20 +246,11 @@ def numbered(texts: Sequence[str]) -> str:
 
 
 def read_scores(text: str, count: int) -> list[float] | None:
-    """The grades that a judge says of `count` answers; None if they are not as many."""
+    """The grades that a judge says of `count` answers, alone or as an assessment; None if they are not as many."""
+    if scores := assessments.read(text, count).scores:
+        return scores
     found = re.findall(r"-?\d{1,6}(?:\.\d{1,6})?", text)
     return [float(x) for x in found] if len(found) == count else None
-
-
-def agreement(scores: Sequence[float], grades: Sequence[float]) -> float:
-    """Kendall's tau of scores with grades, in [-1, 1]: over the pairs with different grades; equal scores count 0."""
-    signs = []
-    for i in range(len(grades)):
-        for j in range(i):
-            if grades[i] != grades[j]:
-                gap = (scores[i] - scores[j]) * (1 if grades[i] > grades[j] else -1)
-                signs.append(int(gap > 0) - int(gap < 0))
-    return sum(signs) / len(signs) if signs else 0.0
 
 
 def fill(template: str, **texts: str) -> str:

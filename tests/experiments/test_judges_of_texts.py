@@ -14,7 +14,7 @@ from experiments.parts.judges.evolving import read_criteria
 from experiments.parts.rewards import Rows, make_rewards
 from experiments.parts.setup import make_setup
 from rl_jax import preferences, tasks
-from rl_jax.preferences import judge_task
+from rl_jax.preferences import assessments, judge_task
 from tests.experiments import small
 from tests.experiments.test_judges import LENGTH, PROMPTS, asked, judged_rows
 
@@ -52,6 +52,11 @@ def test_a_list_is_graded_at_once_as_the_principle_says(setup, monkeypatch):
     np.testing.assert_allclose(own.rewards, [1] * 5 + [0.75])
     with pytest.raises(ValueError, match="low=5 must be below high=1, and most=4"):
         judges.listwise(setup, path="", low=5, high=1, most=4)
+    told = assessments.write([0.2, 0.9])
+    calls = asked(monkeypatch, lambda question: told)
+    rows = judged_rows(setup.task.tokenizer, ["1+2="] * 2, ["3", "33"])
+    found = judges.listwise(setup, path="", template="assessed")(rows)
+    assert "answer with JSON" in calls[0][0] and sorted(found.rewards) == [0, 1], "the scores of an assessment are read"
 
 
 def test_a_judge_of_lists_learns_grades_and_their_order(tmp_path):
@@ -195,7 +200,7 @@ def test_a_warm_start_composes_without_its_judges(setup):
     [
         *((mpo, arg) for arg in (None, "fixed,smoke")),
         *((dsp, arg) for arg in (None, "smoke")),
-        *((reward_anything, arg) for arg in (None, "judge", "judge_rl,smoke", "short")),
+        *((reward_anything, arg) for arg in (None, "judge", "judge_rl,smoke", "short", "assessed", "judge,assessed")),
     ],
 )
 def test_their_configs_can_run(module, arg):
@@ -207,7 +212,7 @@ def test_their_configs_can_run(module, arg):
 
 def test_a_group_of_reward_anything_is_one_question():
     """Red before: groups of 8 became two questions, whose grades are not comparable."""
-    for arg in (None, "smoke", "short"):
+    for arg in (None, "smoke", "short", "assessed"):
         config = reward_anything.get_config(arg)
         assert config.sample.group_size == config.judge.listed.most == 4
 

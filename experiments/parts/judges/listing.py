@@ -9,7 +9,7 @@ from experiments.parts.judges import generative
 from experiments.parts.judges.base import Judge, Rows, Verdict, judge_prompts
 from experiments.parts.setup import Setup
 from rl_jax.experience.prompt import info_of
-from rl_jax.preferences.judge_task import LIST, fill, numbered, read_scores
+from rl_jax.preferences.judge_task import LIST, TEMPLATES, fill, numbered, read_scores
 
 
 def listwise(
@@ -36,7 +36,7 @@ def listwise(
       setup: of the run.
       path: the judge, as configs/preferences/reward_anything.py trains one, or a Hugging Face folder.
       principle: a line before the prompt; a record's info["principle"] replaces it. "": none.
-      template: the question, with {prompt} and {answers}.
+      template: the question, with {prompt} and {answers}, or the name of a form of preferences.judge_task.
       low: worst grade.
       high: best grade.
       most: answers of one question; more are asked about in several, whose grades are not comparable.
@@ -49,6 +49,7 @@ def listwise(
     """
     if not low < high or most < 1:
         raise ValueError(f"listwise: low={low} must be below high={high}, and most={most} at least 1")
+    template = TEMPLATES.get(template, template)
     ask = generative.Cached(generative.make_ask(setup, path, "listwise.path", max_tokens, batch_size))
 
     def judge(judged: Rows) -> Verdict:
