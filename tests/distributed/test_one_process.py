@@ -201,8 +201,8 @@ from experiments.parts import processes
 if sys.argv[1] == "keep":
     processes.keep_memory()
 step = jax.jit(lambda x: jnp.sum(jnp.cos(x * jnp.arange(2.0**24)).reshape(4096, 4096) @ jnp.ones(4096)))
-for x in range(12):
-    if x == 4:
+for x in range(40):
+    if x == 20:  # the heap has found its size
         before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     step(float(x)).block_until_ready()
 print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
