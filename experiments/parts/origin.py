@@ -62,6 +62,17 @@ def begun(workdir: pathlib.Path) -> bool:
     return is_complete(workdir) or (folder.is_dir() and any(path.name.isdecimal() for path in folder.iterdir()))
 
 
+def refuse_model_folder(workdir: pathlib.Path) -> None:
+    """Keeps a run out of a Hugging Face folder, whose config.json would be renamed to make room for the run's own.
+
+    Raises:
+      ValueError: if the config.json in `workdir` is a model's.
+    """
+    path = workdir / "config.json"
+    if path.is_file() and "model_type" in read_json(path):
+        raise ValueError(f"--workdir={workdir} is the folder of a model, by its config.json: give a new --workdir")
+
+
 def check_config(config: ConfigDict, workdir: pathlib.Path, program: str) -> None:
     """Compares the config with the one that the run in `workdir` was first started with.
 

@@ -326,7 +326,9 @@ def claim(config: ConfigDict, workdir: pathlib.Path, program: str) -> None:
     Raises:
       disk.InUseError: if another run has the workdir.
       origin.ChangedError: if a field differs; names each.
+      ValueError: if the workdir is a model's folder.
     """
+    origin.refuse_model_folder(workdir)  # before anything is written there
     if distributed.is_first():
         disk.lock(workdir)
     hub.settle(config, workdir)

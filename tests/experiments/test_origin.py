@@ -72,6 +72,15 @@ def test_what_may_change_does_and_the_first_config_stays(tmp_path):
         run(tmp_path, settings(train__steps=6))
 
 
+def test_a_model_folder_is_no_workdir_and_stays_as_it_is(tmp_path):
+    """A run there would rename the model's config.json, and the model could not be loaded any more."""
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    with pytest.raises(ValueError, match="is the folder of a model.*give a new --workdir"):
+        run(tmp_path, settings())
+    assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
+    assert read_json(tmp_path / "config.json") == {"model_type": "llama"}
+
+
 def test_before_the_first_checkpoint_settings_may_be_mended(tmp_path):
     record_run(settings(), tmp_path, "sum", [])
     run(tmp_path, settings(rate=3.0), steps=4)
