@@ -73,7 +73,11 @@ def start(run: Callable[[ConfigDict, pathlib.Path], None], *, several_processes:
         workdir = pathlib.Path(FLAGS.workdir or f"runs/{config.name}")
         if FLAGS.fork:
             workdir = origin.fork(workdir, pathlib.Path(FLAGS.fork), first=distributed.is_first())
-        run(config, workdir)
+        try:
+            run(config, workdir)
+        except Exception as error:
+            refusals.drop_note_of_jax(error)  # below the error: its end says why, not how jax shows it
+            raise
     if stops.status():
         distributed.barrier("stopped")  # a cluster may kill the others as soon as one ends like this
     return stops.status()

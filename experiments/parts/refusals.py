@@ -59,6 +59,12 @@ def is_refusal(error: BaseException) -> bool:
     return _raised_on_purpose(error.__traceback__)
 
 
+def drop_note_of_jax(error: BaseException) -> None:
+    """Takes jax's note on its frames off an error; other notes stay."""
+    if hasattr(error, "__notes__"):
+        error.__notes__[:] = [note for note in error.__notes__ if _OF_JAX not in note]
+
+
 def said(error: BaseException) -> str:
     """The message of a refusal."""
     if isinstance(error, OSError) and error.filename is not None:

@@ -290,13 +290,15 @@ def load_params(setup: Setup, workdir: str | os.PathLike) -> types.Params:
 
     Raises:
       FileNotFoundError: if there is no checkpoint; the message says how to make one.
-      ValueError: if it cannot be read, or is of another model; names the fields that differ.
+      ValueError: if it cannot be read, is of another model (names the fields that differ), or is no language model's.
     """
     folder, step = pathlib.Path(workdir) / "checkpoints", None
     if (path := pathlib.Path(workdir)).parent.name == "checkpoints" and path.name.isdecimal():
         folder, step = path.parent, int(path.name)
     if not folder.is_dir():
         raise FileNotFoundError(f"init_from={workdir}: no checkpoints there; run experiments.sft or .grpo first")
+    if other := _other_program(folder.parent):
+        raise ValueError(f"init_from={workdir} is a run of {other}, which has no language model")
     shapes = jax.tree.map(
         lambda s, sharding: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=sharding),
         setup.param_shapes,
@@ -309,6 +311,15 @@ def load_params(setup: Setup, workdir: str | os.PathLike) -> types.Params:
             if "other shapes" in str(error) and (differing := _other_fields(setup.config, folder.parent)):
                 raise ValueError(f"init_from={workdir} is of another model: {differing}") from error
             raise
+
+
+def _other_program(run: pathlib.Path) -> str:
+    """What trained a run whose config.json has no language model; "" if it has one, or cannot be read."""
+    try:
+        config, record = run_record.read_json(run / "config.json"), run_record.read_json(run / "run.json")
+    except (OSError, ValueError):
+        return ""
+    return "" if "model" in config else str(record.get("algorithm"))
 
 
 def _other_fields(config: ConfigDict, run: pathlib.Path) -> str:

@@ -56,11 +56,13 @@ def bind(spec: str | Callable | Mapping, module: ModuleType, **defaults) -> Call
     accepted = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
     unknown = sorted(set(keywords) - accepted)
     if unknown and not any(p.kind is p.VAR_KEYWORD for p in parameters):
-        own = isinstance(given, str) and ":" in given
+        own = ""
+        if isinstance(given, str) and ":" in given:
+            own = f". The config still has keywords of the function it replaces: set dict(fn={given!r})"
+        near = difflib.get_close_matches(unknown[0], sorted(accepted), n=1, cutoff=0.5)
         raise ValueError(
             f"{getattr(fn, '__name__', fn)} takes no keyword {', '.join(map(repr, unknown))}; "
-            f"it takes: {', '.join(sorted(accepted)) or 'none'}"
-            + (f". The config still has keywords of the function it replaces: set dict(fn={given!r})" if own else "")
+            f"it takes: {', '.join(sorted(accepted)) or 'none'}" + (f"; nearest: {near[0]!r}" if near else own)
         )
     already_bound = fn.keywords if isinstance(fn, functools.partial) else {}
     bound = {n: v for n, v in defaults.items() if n in accepted and n not in already_bound} | keywords

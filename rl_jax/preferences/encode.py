@@ -187,7 +187,8 @@ def encode_prompts(
             if truncate == "refuse":
                 raise ValueError(
                     f"record {place}: its prompt has {len(ids)} tokens with BOS, over the largest bucket {limit}: "
-                    f"{str(record['prompt'])!r:.80}. Add a bucket, or pass truncate='left' or 'drop'"
+                    f"{str(record['prompt'])!r:.80}. Add a wider one to prompt_buckets, or set encode.truncate to "
+                    "'left' or 'drop'"
                 )
             if truncate == "drop":
                 counts["num_prompts_dropped"] += 1

@@ -64,7 +64,12 @@ def load(
                 yield line, raw
 
         def checked(raw):
-            record = make(_renamed(raw, columns))
+            try:
+                record = make(_renamed(raw, columns))
+            except Problem as problem:
+                if problem.field in records.FIELDS.get(kind, ()) and problem.field not in (*raw, *columns):
+                    problem.text += f": name its column, data.columns={{{problem.field!r}: COLUMN}}"
+                raise
             if kind == "pairs" and contradictions == "stop":
                 _refuse_opposite(record, seen, place)
             return [record]

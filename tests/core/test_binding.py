@@ -211,6 +211,11 @@ def test_keywords_that_stay_from_the_function_that_was_there_are_named(folder, m
         binding.bind({"fn": "own_losses:scaled", "clip_low": 0.2}, module)
 
 
+def test_a_misspelt_keyword_is_told_the_nearest_one(folder, module):
+    with pytest.raises(ValueError, match="scaled takes no keyword 'bye'; it takes: by; nearest: 'by'$"):
+        binding.bind({"fn": "own_losses:scaled", "bye": 0.2}, module)
+
+
 def test_an_unknown_name_says_how_to_give_a_function_of_ones_own(module):
     with pytest.raises(ValueError, match='To use your own, write "module:function"$'):
         binding.bind("scalde", module)

@@ -4,6 +4,8 @@ import json
 import os
 import re
 import signal
+import subprocess
+import sys
 import types
 
 import jax
@@ -124,3 +126,38 @@ def test_params_of_another_model_are_told_by_their_fields(tmp_path, monkeypatch)
     reason[0] = "no checkpoint can be read"
     with pytest.raises(ValueError, match="no checkpoint can be read"):
         setup.load_params(made, run)
+
+
+def test_a_run_without_a_language_model_is_refused_by_its_program(tmp_path):
+    """Its checkpoints are whole: nothing may advise to move them away."""
+    run = tmp_path / "run"
+    (run / "checkpoints").mkdir(parents=True)
+    (run / "config.json").write_text('{"network": {}}')
+    (run / "run.json").write_text('{"algorithm": "control.ppo"}')
+    made = types.SimpleNamespace(config=small.config(tmp_path), param_shapes={}, param_shardings={})
+    with pytest.raises(ValueError, match="init_from=.*run is a run of control.ppo, which has no language model$"):
+        setup.load_params(made, run)
+
+
+PROGRAM = """
+import sys
+sys.argv = ["program", "--config=configs/tasks/arithmetic.py:smoke", *sys.argv[1:]]
+import jax
+from experiments.parts import flags
+
+def step(x):
+    raise TypeError("the loss takes no such thing")
+
+flags.main(lambda config, workdir: jax.jit(step)(1.0))
+"""
+
+
+@pytest.mark.slow
+def test_the_last_line_of_an_error_in_a_traced_function_says_why(tmp_path):
+    command = [sys.executable, "-c", PROGRAM, f"--workdir={tmp_path}", "--compile_cache="]
+    environment = {name: value for name, value in os.environ.items() if name != "JAX_TRACEBACK_FILTERING"}
+    ended = subprocess.run(
+        command, input="", capture_output=True, text=True, cwd=REPO_ROOT, timeout=600, env=environment
+    )
+    assert ended.returncode == 1
+    assert ended.stderr.strip().splitlines()[-1] == "TypeError: the loss takes no such thing"

@@ -228,6 +228,14 @@ def test_a_malformed_record_is_named_or_skipped(tmp_path, name):
     assert source.num_skipped == 1 and source.report["skipped"][0].startswith(place)
 
 
+def test_a_column_of_another_name_is_told_how_to_be_named(tmp_path):
+    path = tmp_path / "data.jsonl"
+    path.write_text(json.dumps({"question": "q", "better": "a", "worse": "b"}) + "\n")
+    said = r"field 'chosen': missing .*'better'.*: name its column, data.columns={'chosen': COLUMN}\."
+    with pytest.raises(readers.DataError, match=said):
+        load(path, "pairs", tmp_path)
+
+
 @pytest.mark.parametrize("skip", [False, True])
 def test_a_cut_gzip_is_never_skipped(tmp_path, skip):
     lines = [json.dumps(GOOD["pairs"] | {"prompt": f"{place * place}"}) for place in range(3000)]
