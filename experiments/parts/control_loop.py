@@ -93,6 +93,11 @@ def train(config, workdir: pathlib.Path, make_run: Callable = make_run, record: 
     loop = Run(config, workdir, config.program, total=num_updates(config), stride=config.log_every, eval_every=1)
     program, recorded = make_program(config, make_run), record(config)
     loop.record(jax.devices())
+    if (steps := loop.total * samples_per_step(config)) > config.train.total_steps:
+        loop.say(
+            f"train.total_steps={config.train.total_steps:,} becomes {steps:,}: whole calls of log_every="
+            f"{config.log_every} updates, {samples_per_step(config):,} steps each"
+        )
     fresh = program.init()
     state = loop.restore({"state": fresh}, in_place=program.pure)["state"]
     if loop.step and not program.pure:

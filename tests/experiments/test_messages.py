@@ -11,6 +11,8 @@ import types
 import jax
 import pytest
 
+from configs.control import environments
+from experiments.control import ppo as control_ppo
 from experiments.parts import devices, sampler, setup
 from experiments.parts.run import Run
 from rl_jax.training import checkpoint
@@ -137,6 +139,19 @@ def test_a_run_without_a_language_model_is_refused_by_its_program(tmp_path):
     made = types.SimpleNamespace(config=small.config(tmp_path), param_shapes={}, param_shardings={})
     with pytest.raises(ValueError, match="init_from=.*run is a run of control.ppo, which has no language model$"):
         setup.load_params(made, run)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("asked", "says"), [(1, True), (4, False)])
+def test_steps_that_are_rounded_up_to_whole_calls_are_said(tmp_path, capsys, asked, says):
+    config = environments.get_config("matching,smoke")
+    step = config.sample.num_envs * config.sample.num_steps
+    config.train.total_steps, config.log_every, config.log.progress = asked * step, 4, True
+    control_ppo.run(config, tmp_path)
+    said = (
+        f"train.total_steps={asked * step:,} becomes {4 * step:,}: whole calls of log_every=4 updates, {step:,} steps"
+    )
+    assert (said in capsys.readouterr().out) is says and (tmp_path / "final.json").exists()
 
 
 PROGRAM = """
