@@ -153,7 +153,8 @@ def parse(raw: Mapping, columns: Columns, *, name: str = "", system: str = "") -
     if where not in raw and where == default.prompt and "messages" in raw:
         where = "messages"
     if where not in raw:
-        check_names(raw, [where])
+        if where == default.prompt:  # else the name in the config may be the misspelt one
+            check_names(raw, [where])
         raise Problem(f"missing (the record has {sorted(raw)}): name the column of the prompt, prompt=COLUMN", where)
     prompt, completion = raw[where], _completion(raw, columns)
     messages = None

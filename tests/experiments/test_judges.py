@@ -120,6 +120,13 @@ def test_several_reward_models_are_an_ensemble(setup, runs):
     np.testing.assert_allclose(two.components["disagreement"], heads.std(1), rtol=1e-3, atol=1e-4)
 
 
+def test_a_run_of_another_program_is_no_reward_model(tmp_path):
+    (tmp_path / "config.json").write_text('{"program": "grpo", "algorithm": {"kl_coef": 0.0}}')
+    (tmp_path / "final.json").write_text("{}")
+    with pytest.raises(ValueError, match="is a run of experiments.grpo: give one of experiments.reward_model"):
+        load_reward_model(tmp_path)
+
+
 @pytest.mark.slow
 def test_another_tokenizer_is_read_as_texts_or_refused(setup, runs):
     rows = judged_rows(setup.task.tokenizer)

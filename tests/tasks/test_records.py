@@ -194,6 +194,11 @@ def test_a_bad_record_is_named_or_counted(load, tmp_path, raw, columns, field, m
     assert task.data_source("train").num_skipped == 1 and "line 3" in task.data_source("train").report["skipped"][0]
 
 
+def test_a_misspelt_column_is_not_blamed_on_the_record():
+    with pytest.raises(checks.Problem, match=r"missing .*'question'.*name the column .* prompt=COLUMN"):
+        parse({"question": "x"}, Columns(prompt="qestion"))
+
+
 def test_files_that_cannot_be_read(load, tmp_path):
     path = write(tmp_path / "a.jsonl", [sums(1)[0], "{not json"])
     with pytest.raises(readers.DataError, match=r"a.jsonl, line 2: not valid JSON .*skip_bad_records=True"):

@@ -19,6 +19,7 @@ from ml_collections import ConfigDict
 from experiments.parts import reward_readers
 from experiments.parts.judges.base import setup_of
 from experiments.parts.setup import Setup, load_params
+from experiments.parts.stored import read_config
 from experiments.parts.trained_heads import head_of
 from rl_jax import preferences
 from rl_jax.core.binding import bind
@@ -209,8 +210,14 @@ def load_head(workdir: pathlib.Path, mesh: str | None = None) -> tuple[Setup, Pa
 
     Raises:
       FileNotFoundError: if the folder holds no finished run.
+      ValueError: if it is one of another program.
     """
     need_finished(workdir)
+    config = read_config(workdir)
+    if "reads" not in config.algorithm:
+        raise ValueError(
+            f"{workdir} is a run of experiments.{config.get('program')}: give one of experiments.reward_model"
+        )
     setup = setup_of(workdir, mesh)
     merged, params = setup.merged or (lambda params: params), load_params(setup, workdir)
     if setup.config.algorithm.reads == "log_ratio":
