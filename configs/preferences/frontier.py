@@ -15,12 +15,14 @@ from configs import common, ppo_common
 from configs.preferences import online
 from configs.tasks import stories_sentiment
 
+OF_SAMPLED = ("schedules", "foreign")  # groups of grpo and ppo, which a config of online_dpo has not
+
 
 def get_config(arg: str | None = None):
     words = common.parse(arg, ("smoke", "stories260k"))
     real = words & {"stories260k"}
     config = stories_sentiment.get_config(*real)
-    sampled = {name: config[name].to_dict() for name in ("algorithm", "train", "sample")}
+    sampled = {name: config[name].to_dict() for name in ("algorithm", "train", "sample", *OF_SAMPLED)}
     config = online.of(config)
     config.program, config.name = "frontier", "frontier"
     config.log.update(progress=False, tensorboard=False)

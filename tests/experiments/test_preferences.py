@@ -9,11 +9,18 @@ import pytest
 
 from configs.preferences import frontier as frontier_config
 from experiments.frontier import cli, curves
+from experiments.parts import trackers
 
 
 def point(method, kl, reward, setting="beta 0.1", step=10):
     return {
-        "method": method, "setting": setting, "step": step, "reward": reward, "reward_se": 0.01, "kl": kl, "kl_se": 0.1,
+        "method": method,
+        "setting": setting,
+        "step": step,
+        "reward": reward,
+        "reward_se": 0.01,
+        "kl": kl,
+        "kl_se": 0.1,
         "kl_per_token": kl / 64,
     }
 
@@ -125,6 +132,9 @@ def test_every_arm_is_a_config_of_its_program(name):
     assert found.program == arm.program and ("critic" in found) == (arm.program == "ppo")
     assert ("link" in found.algorithm) == (arm.program == "dpo")
     assert not {"arms", "programs", "frontier"} & set(found)
+    if found.program in ("grpo", "ppo"):  # which read these groups in every step
+        assert {"schedules", "foreign"} <= set(found)
+        assert set(trackers.make_trackers(found)) == set(), "no tracker by default"
     for group, fields in arm.fields.to_dict().items():
         assert {field: found.to_dict()[group][field] for field in fields} == fields
     if arm.program == "dpo":
