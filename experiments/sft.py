@@ -16,7 +16,12 @@ from rl_jax.tasks import Task
 
 
 def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> bool:
-    """Fine-tunes in `workdir`. Returns False if a signal ended it early. task: replaces config.task."""
+    """Fine-tunes in `workdir`. Returns False if a signal ended it early. task: replaces config.task.
+
+    Raises ValueError if there is nothing to train.
+    """
+    if not config.sft.steps:
+        raise ValueError("sft.steps=0, as a config has it whose model needs no warm start: set --config.sft.steps")
     loop = sft_run(config, workdir)
     return fine_tune(with_data(make_setup(config, task)), loop)
 

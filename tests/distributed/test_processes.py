@@ -150,6 +150,8 @@ def assert_equal_metrics(left, right):
         for name in a:
             if name in COUNTED and "completion_length" in a:
                 assert a[name] == b[name], f"{name} of step {a['step']}: a sampled token flipped?"
+            elif name == "rewards/accuracy" and abs(a["rewards/margin"]) < 1e-6:
+                continue  # the policy is its reference: the signs of margins are those of rounding
             elif name in NOISE:
                 assert abs(a[name] - b[name]) < 1e-5
             else:

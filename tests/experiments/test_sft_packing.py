@@ -56,3 +56,11 @@ def test_several_processes_and_losses_that_draw_keep_padded_rows(monkeypatch):
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     batch = (object(), object())
     assert packers.DemonstrationPacker(setup)(*batch) == batch == warm_start._as_they_are(*batch)
+
+
+def test_nothing_to_train_is_refused(tmp_path):
+    config = config_of("padded")
+    config.sft.steps = 0
+    with pytest.raises(ValueError, match="sft.steps=0, as a config has it whose model needs no warm start"):
+        sft.run(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
