@@ -36,6 +36,7 @@ def agent(**changes) -> dict:
         step_model=dict(fn=""),  # implicit: a reward model of turns that is trained beside the policy
         turn_rewards=dict(fn=""),  # process: of a process reward model of turns, which was trained before
         replay=dict(fn=""),  # successes: of recorded episodes, for groups that failed
+        curriculum=dict(fn=""),  # policy, chat, rule: who makes new tasks of failed ones
         partner="",  # "self": the policy as it is now; "reference": an older one (algorithm.reference_schedule)
     )
     return fields | changes

@@ -21,5 +21,6 @@ AGENT = {
     "agent.step_model": 'A reward model of turns, trained beside the policy: "implicit" (OPRL). "": none.',
     "agent.turn_rewards": 'What each turn earns beside: "process", of a process reward model (VLA-RL). "": nothing.',
     "agent.replay": 'Brings recorded episodes back: "successes" to failed groups (ARPO), "familiar" in ppo (WebRL).',
+    "agent.curriculum": 'Who makes new tasks of failed ones, in ppo: "policy", "chat", "rule" (WebRL). "": nobody.',
     "agent.record": "Write each step's episodes to WORKDIR/trajectories, for configs/preferences/episodes.py.",
 }

@@ -40,14 +40,18 @@ large models. Arguments: the paper, and words of it.
                            epoch, as the released code (GuanxingLu/vlarl); the .1 is ours, the paper sums both
                            with weight 1. Its temperature of 1.5, pictures and OpenVLA are not here
     `webrl`                several turns on pages, a critic of the outcome (arXiv 2411.02337), with experiments.ppo:
-                           V(s) by cross-entropy to success, A_j = .5 (r_j + V_j+1 - V_j) + .5 (R - V_j),
+                           V(s) by cross-entropy to success, the smaller of two heads (as its code; `one_critic`: one),
+                           A_j = .5 (r_j + V_j+1 - V_j) + .5 (R - V_j),
                            (beta log(pi / pi_before) - A)^2 per turn, pi_before the policy at the last multiple of ten
                            steps; successes of earlier steps, one per task, are learned from again, turn by turn, if
                            .5 <= exp(mean logp) <= .95 under the policy now, up to as many rows as a step has, among
-                           which they are shuffled (`fresh`: none; twice as many in the paper). What is right is the
-                           site's word, not an outcome model's; the critic is one, not the smaller of two, and learns
-                           every token of a turn. The tasks are the world's: the curriculum that makes its own is
-                           configs/experience/webrl.py
+                           which they are shuffled (`fresh`: none; twice as many in the paper). After every ten steps
+                           the policy, in the paper GPT-4o, writes new tasks: it reads two that failed (ten there); the
+                           site says whether a task can be done, and .05 <= V(s_0) <= .75 whether it is asked. Half of
+                           the next ten steps' tasks are new ones, all in the paper. `by_rule`: a rule writes, `fixed`:
+                           nobody. A chat server: --config.agent.curriculum="{'fn': 'chat', 'url': ...}" and the other
+                           fields. What is right is the site's word, not an outcome model's; the critic learns every
+                           token of a turn
     `smoke`                seconds, for CI
 """
 
@@ -63,7 +67,7 @@ ONE_OF = {  # words that exclude each other, of one paper
     "ur2": (("alone",),),
     "toolchain_star": (),
     "vla_rl": (("alone", "plain"),),
-    "webrl": (("fresh",),),
+    "webrl": (("fresh",), ("fixed", "by_rule"), ("one_critic",)),
 }
 
 
@@ -154,14 +158,21 @@ def _vla_rl(words: set[str]):
 
 
 def _webrl(words: set[str]):
-    config = world(words, "site", "turn_ppo", of=agents_ppo)
+    config = world(words, "orders", "turn_ppo", of=agents_ppo)
     mixture = dict(fn="rl_jax.advantages.turn_critics:outcome_mixture", lam=0.5)
     bins = dict(low=-0.5, high=1.5, num_bins=2, padding=0)  # their centres are 0 and 1
-    config.critic.advantage, config.critic.loss, config.critic.support = mixture, dict(fn="two_hot"), bins
+    loss = dict(fn="two_hot" if "one_critic" in words else "rl_jax.losses.several_critics:each_two_hot")
+    bins |= {} if "one_critic" in words else dict(members=2)
+    config.critic.advantage, config.critic.loss, config.critic.support = mixture, loss, bins
     config.critic.whiten = False
     config.algorithm.surrogate = dict(fn="rl_jax.losses.policy.regression:toward_turn_advantage", beta=1.0)
     config.algorithm.aggregate = dict(fn="seq_mean_token_sum")
     config.algorithm.reference_schedule = dict(fn="per_iteration", every=10)
+    if "fixed" not in words:
+        config.task.update(written=config.task.num_train // 5)
+        author = dict(fn="rule") if "by_rule" in words else dict(fn="policy", template="~{tasks}", tokens=16)
+        phase = dict(every=10, share=0.5, seeds=2, requests=64, keep=256, size=128, low=0.05, high=0.75)
+        config.agent.curriculum = author | phase
     if "fresh" not in words:
         config.agent.record = True
         config.agent.replay = dict(fn="familiar", batches=1, above=0.5, low=0.5, high=0.95)

@@ -47,6 +47,7 @@ WORLDS = {
     "gripper": ("gripper:Gripper", dict(), 8, 10, 80),
     "endgame": ("endgame:Endgame", dict(), 10, 10, 80),
     "site": ("site:Site", dict(), 6, 40, 200),
+    "orders": ("orders:Orders", dict(things=2), 8, 30, 152),
     "graded": ("graded:GradedTools", dict(), 4, 46, 44),
     "two_tools": ("quests:TwoTools", dict(), 4, 8, 44),
 }

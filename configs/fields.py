@@ -267,6 +267,7 @@ POLICY = {
     **_under("critic.replay", dict(steps="Steps whose turns are replayed.", batches="Minibatches a step; 0: none.")),
     "critic.loss": "Value loss per token (rl_jax.losses.value).",
     **_under("critic.support algorithm.support", SUPPORT),
+    "critic.support.members": "Critics on one trunk, of which the smallest counts (several_critics:each_two_hot).",
     "critic.value_coef": "Weight of the value loss if the trunk is shared.",
 }
 

@@ -20,6 +20,7 @@ import jax
 from experiments.parts import (
     action_mask,
     critic_stages,
+    evolving_tasks,
     familiar_episodes,
     flags,
     logged,
@@ -308,6 +309,8 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
             if step.evaluates:
                 metrics |= look(loop, step, setup, programs, packer, evaluate, learner, collected, batches[0], before)
             ref_params = move(ref_params, learner.policy_params(), step.number)
+            own = learner.policy_params(), learner.critic_params()
+            metrics |= evolving_tasks.evolve(setup, programs, *own, prompts, step.number, order_key)
             step.end(learner.checkpoint_items(ref_params), metrics, logged.timings(step, collected, programs))
     loop.finish(setup, learner.policy_params(), critic=learner.critic_params())
 

@@ -9,7 +9,7 @@ Departs from GRPO: a square in place of the clip, whose reference is the policy 
 phase before; no verifier (its reward is only logged, as `task`). Departs from the paper: sums in place of web pages,
 one turn, so the group's mean and sampled successes stand for the critic; the policy writes the tasks, in the paper
 GPT-4o, which reads ten failed ones. One model solves, judges and writes, as in configs/preferences/self_prm.py. Bounds:
-THUDM/WebRL. Several turns on pages, with its critic: configs/agents_papers.py:webrl.
+THUDM/WebRL. Several turns on pages, with its critic and tasks of pages: configs/agents_papers.py:webrl.
 
     python -m experiments.sft --config=configs/experience/webrl.py --workdir=runs/webrl_start
     python -m experiments.grpo --config=configs/experience/webrl.py

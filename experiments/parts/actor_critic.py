@@ -28,7 +28,7 @@ from rl_jax.advantages import turn_critics
 from rl_jax.core.binding import bind, needs
 from rl_jax.core.packed_rows import rows_of
 from rl_jax.core.types import Params
-from rl_jax.losses import value
+from rl_jax.losses import several_critics, value
 from rl_jax.models.heads import NAME as HEAD
 from rl_jax.models.heads import make_predict, without_value_head
 from rl_jax.rollout.lm.sampling import Sampling
@@ -44,12 +44,35 @@ def make_objective(config) -> ppo.Objective:
     objective = ppo.Objective(
         policy=policy_parts.make_objective(config),
         value_loss=value_loss,
-        support=value.Support(**settings.support.to_dict()) if "support" in needs(value_loss) else None,
+        support=support_of(settings) if "support" in needs(value_loss) else None,
         value_coef=settings.value_coef,
         pairs=PAIRS if has_targets(config) else 0,
     )
     objective.check()
     return objective
+
+
+def support_of(settings) -> value.Support | several_critics.Smallest:
+    """The bins of a categorical critic, config.critic.support; with `members` those of several critics.
+
+    Raises:
+      ValueError: if there are several critics, and the loss reads one.
+    """
+    bins = settings.support.to_dict()
+    members = bins.pop("members", 1)
+    if members < 2:
+        return value.Support(**bins)
+    if hasattr(value, settings.loss.fn):
+        raise ValueError(
+            f"critic.support.members={members}: critic.loss={settings.loss.fn!r} reads one critic; "
+            '"rl_jax.losses.several_critics:each_two_hot" is of several'
+        )
+    return several_critics.Smallest(value.Support(**bins), members)
+
+
+def members_of(objective: ppo.Objective) -> int:
+    """The critics on one trunk of which the smallest counts; 1: one critic."""
+    return getattr(objective.support, "members", 1)
 
 
 def make_estimator(config) -> ppo.Estimator:
@@ -213,7 +236,8 @@ def build(setup: Setup, params) -> tuple[PPOPrograms, LearnerState]:
     config, objective = setup.config, make_objective(setup.config)
     length, settings = config.rollout.completion_length, config.critic
     rows, trunk = sharding.batch_sharding(setup.mesh), setup.model
-    critic_params, critic_shardings = critics.start(setup, params, num_outputs=objective.num_outputs())
+    head = dict(num_outputs=objective.num_outputs(), members=members_of(objective))
+    critic_params, critic_shardings = critics.start(setup, params, **head)
     of_policy, policy = policy_parts.build(setup, params)
     predict = with_merged_adapters(setup, make_predict(setup.model, completion_length=length))
     predict_rows = in_micro_batches(predict, policy_parts.score_micro_batches(config))

@@ -16,13 +16,13 @@ from experiments.parts.setup import Setup
 from experiments.parts.training import trained_model
 from rl_jax import ppo
 from rl_jax.core.types import Params
-from rl_jax.models.heads import NAME, REWARD, add_value_head, without_head
+from rl_jax.models.heads import NAME, REWARD, add_value_head, add_value_heads, without_head
 from rl_jax.runs.run_record import read_json
 from rl_jax.training import sharding
 from rl_jax.training.step import TrainState
 
 
-def start(setup: Setup, params: Params, *, num_outputs: int) -> tuple[Params, Any]:
+def start(setup: Setup, params: Params, *, num_outputs: int, members: int) -> tuple[Params, Any]:
     """A critic's first params, with a value head, and their shardings.
 
     A reward model's head, with its hidden layers, becomes the value head if both have one output: the first values are
@@ -31,7 +31,8 @@ def start(setup: Setup, params: Params, *, num_outputs: int) -> tuple[Params, An
     Args:
       setup: of the run.
       params: the policy's.
-      num_outputs: of the value head.
+      num_outputs: of the value head, of all its members together.
+      members: critics on one trunk, of which the smallest counts.
 
     Raises:
       FileNotFoundError: if critic.init_from is no run.
@@ -45,16 +46,25 @@ def start(setup: Setup, params: Params, *, num_outputs: int) -> tuple[Params, An
         raise ValueError("critic.shared: its trunk is the policy's, so leave critic.init_from empty and ptx.coef 0")
     if settings.epochs < 1 or (settings.shared and settings.epochs > 1):
         raise ValueError(f"critic.epochs={settings.epochs!r} must be 1 or more, and 1 with critic.shared")
-    add_head = functools.partial(add_value_head, trained_model(setup), num_outputs=num_outputs)
+    add_head = head_of(setup, num_outputs, members)
     shardings = sharding.tree_shardings(jax.eval_shape(add_head, params), setup.mesh)
     if not settings.init_from:
         return jax.jit(add_head, out_shardings=shardings)(params), shardings
     model, head = load(setup, pathlib.Path(settings.init_from), like=params)
     result = jax.jit(add_head, out_shardings=shardings)(model)
-    if head is not None and all(np.shape(head.get(name, 0)) == x.shape for name, x in result[NAME].items()):
+    alone = head is not None and members == 1
+    if alone and all(np.shape(head.get(name, 0)) == x.shape for name, x in result[NAME].items()):
         shardings = {**shardings, NAME: sharding.tree_shardings({NAME: head}, setup.mesh)[NAME]}  # hidden layers, too
         result = {**result, NAME: jax.device_put(head, shardings[NAME])}
     return result, shardings
+
+
+def head_of(setup: Setup, num_outputs: int, members: int) -> Callable[[Params], Params]:
+    """params -> params with a value head, or with the heads of several critics. The arguments are those of `start`."""
+    if members == 1:
+        return functools.partial(add_value_head, trained_model(setup), num_outputs=num_outputs)
+    options = dict(key=jax.random.key(setup.config.seed), members=members, num_outputs=num_outputs // members)
+    return functools.partial(add_value_heads, trained_model(setup), **options)
 
 
 def make_loss(predict: Callable, objective_of: Callable) -> Callable:

@@ -12,6 +12,7 @@ from experiments.parts import (
     action_mask,
     check_groups,
     episode_replay,
+    evolving_tasks,
     foreign_rows,
     mirror,
     perception,
@@ -397,4 +398,4 @@ def own_prompts(setup: Setup) -> tuple[Any, PromptStream]:
     """
     source, batch_size = setup.task.data_source("train"), setup.config.sample.prompts_per_step
     prompts = windows.carrying(setup.config, make_prompts(setup, source, batch_size=batch_size))
-    return source, foreign_rows.remembering(setup.config, prompts)
+    return source, evolving_tasks.evolving_prompts(setup.config, foreign_rows.remembering(setup.config, prompts))

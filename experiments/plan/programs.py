@@ -12,10 +12,10 @@ from jax.sharding import Mesh, NamedSharding
 
 from experiments.parts import actor_critic, critics, hub, policy, quantized, rollout_mesh, schedules, warm_start
 from experiments.parts.setup import POLICIES, Setup, sampling_of, with_adapters, with_layout
-from experiments.parts.training import make_step, trained_model, with_merged_adapters
+from experiments.parts.training import make_step, with_merged_adapters
 from rl_jax import ppo, tasks
 from rl_jax.core.types import PolicyBatch, TokenBatch
-from rl_jax.models.heads import add_value_head, make_predict
+from rl_jax.models.heads import make_predict
 from rl_jax.models.hf import loading
 from rl_jax.models.transformer.model import TransformerConfig, make_transformer
 from rl_jax.rollout.lm.engine import make_generate
@@ -196,8 +196,8 @@ def critic(setup: Setup, rows: int, micro_batches: int | None = None) -> Planned
 
 
 def _critic_shapes(setup: Setup):
-    outputs = actor_critic.make_objective(setup.config).num_outputs()
-    add_head = functools.partial(add_value_head, trained_model(setup), num_outputs=outputs)
+    objective = actor_critic.make_objective(setup.config)
+    add_head = critics.head_of(setup, objective.num_outputs(), actor_critic.members_of(objective))
     return jax.eval_shape(add_head, setup.param_shapes)
 
 

@@ -114,10 +114,11 @@ def outcome_mixture(
         A_j = lambda (r_j + V_{j+1} - V_j) + (1 - lambda) (R - V_j),     the critic's target y = [R > above]
 
     V_j: the value at the first token of turn j, a probability of success if the critic is trained by cross-entropy to y
-    (losses.value:two_hot over the two bins 0 and 1); R: the row's whole reward. Unbiased with the true values of
-    rewards that only the end pays. The form and lambda .5 are the paper's, from memory. The released code (THUDM/WebRL,
-    webrl/algorithms/webrl/trainer.py) has V_{j+1} - V_j - .05 + R + gamma-discounted R, within [-1, 1], the smaller of
-    two critics, and trains only on turns where that is above 0, with an advantage of 1.
+    (losses.value:two_hot over the two bins 0 and 1; of two critics the smaller: losses.several_critics); R: the row's
+    whole reward. Unbiased with the true values of rewards that only the end pays. The form and lambda .5 are the
+    paper's, from memory. The released code (THUDM/WebRL, webrl/algorithms/webrl/trainer.py) has V_{j+1} - V_j - .05 + R
+    + gamma-discounted R, within [-1, 1], the smaller of two critics, and trains only on turns where that is above 0,
+    with an advantage of 1.
 
     Args:
       token_rewards: float [B, C].

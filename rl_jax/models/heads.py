@@ -21,6 +21,7 @@ from rl_jax.core.types import Model, Packed, Params, TokenBatch
 NAME = "value_head"
 REWARD = "reward_head"
 DEGREE = "degree_head"
+MEMBERS = "members"  # of a value head: several heads, whose arrays have one more axis
 HEADS = (REWARD, DEGREE)  # that are saved apart from the model
 ACTIVATIONS = {"none": lambda x: x, "tanh": jnp.tanh, "silu": jax.nn.silu}
 
@@ -38,6 +39,29 @@ def add_value_head(model: Model, params: Params, *, num_outputs: int = 1) -> Par
     """
     width = _width(model, params)
     return {**params, NAME: {"kernel": jnp.zeros((width, num_outputs)), "bias": jnp.zeros(num_outputs)}}
+
+
+def add_value_heads(model: Model, params: Params, key: chex.PRNGKey, *, members: int, num_outputs: int) -> Params:
+    """`params` with several value heads on one trunk, each with two hidden layers of its own.
+
+        h_i = silu(W_i h_{i-1}), i = 1, 2, W_i ~ N(0, 1 / D),   v = W h_2 + b, which begin with 0
+
+    So the first values are equal, as of `add_value_head`, and the heads are not: of linear ones that all begin with 0
+    and learn the same target, the smallest is any of them. As VLMDoubleCritic of THUDM/WebRL, which has ReLU, W_i of
+    std .2 and a random last layer.
+
+    Args:
+      model: whose hidden states the heads read.
+      params: the model's.
+      key: a typed key.
+      members: M, heads.
+      num_outputs: K of each; the outputs of all, M K, lie side by side.
+    """
+    width = _width(model, params)
+    hidden = jax.random.normal(key, (members, 2, width, width)) / jnp.sqrt(float(width))
+    head = {"kernel": jnp.zeros((members, width, num_outputs)), "bias": jnp.zeros((members, num_outputs))}
+    head["silu"] = {"kernel": hidden, "bias": jnp.zeros((members, 2, width))}
+    return {**params, NAME: {MEMBERS: head}}
 
 
 def add_reward_head(
@@ -220,7 +244,13 @@ def _width(model: Model, params: Params) -> int:
 
 
 def _outputs(head: Params, hidden: chex.Array) -> chex.Array:
-    """hidden [..., D] -> float32 [..., K]: the head's hidden layers, if it has any, and its linear one."""
+    """hidden [..., D] -> float32 [..., K]: the head's hidden layers, if it has any, and its linear one.
+
+    Of several heads (MEMBERS) the outputs side by side.
+    """
+    if MEMBERS in head:
+        each = [jax.tree.map(lambda x, i=i: x[i], head[MEMBERS]) for i in range(len(head[MEMBERS]["bias"]))]
+        return jnp.concatenate([_outputs(one, hidden) for one in each], axis=-1)
     flat = hidden.astype(jnp.float32).reshape(-1, hidden.shape[-1])
     for name, activation in ACTIVATIONS.items():
         if name in head:

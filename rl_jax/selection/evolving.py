@@ -84,3 +84,28 @@ def familiar(log_probs: np.ndarray, mask: np.ndarray, *, low: float = 0.5, high:
     count = mask.sum(axis=1)
     mean = np.where(mask, log_probs, 0.0).sum(axis=1) / np.maximum(count, 1)
     return (count > 0) & learnable(np.exp(np.minimum(mean, 0.0)), low=low, high=high)
+
+
+def similar_words(texts: Sequence[str], rng: random.Random) -> str:
+    """An instruction of as many words as one of the failed ones has, whose words are theirs, each at most once.
+
+    `similar_sum` for tasks that are asked for in words: "cat dog?", "fig?" -> "dog fig?". A mark at the end is no part
+    of a word; the new text has none.
+
+    Raises:
+      ValueError: if there is no word.
+    """
+    words = [re.findall(r"\w+", text) for text in texts]
+    known = sorted({word for of_one in words for word in of_one})
+    if not known:
+        raise ValueError("similar_words needs an instruction that failed")
+    return " ".join(rng.sample(known, min(len(known), max(1, len(rng.choice(words))))))
+
+
+def instructions_in(answer: str) -> list[str]:
+    """The tasks of an author's answer: what is between back-quotes; without any, the answer itself if it is not empty.
+
+    Source: THUDM/WebRL scripts/gen_task.py asks for back-quotes.
+    """
+    quoted = re.findall(r"`([^`]+)`", answer)
+    return [text.strip() for text in (quoted or [answer]) if text.strip()]

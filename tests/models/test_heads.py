@@ -324,3 +324,24 @@ def test_rewards_of_packed_steps_are_read_at_their_columns():
     places = np.where(columns < 0, -1, columns - 4 + 1)
     packed = value_and_gradient(predict, params, weights, pack(batch, mask, share_prefix=True), places)
     assert_alike(padded, packed, weights)
+
+
+def test_several_value_heads_have_layers_of_their_own_and_lie_side_by_side():
+    """Equal values at the start and unlike heads: of linear heads that begin with 0 the smallest would be any."""
+    params = heads.add_value_heads(MODEL, random_params(), jax.random.key(3), members=2, num_outputs=3)
+    batch, predict = token_batch([9, 12], 12), heads.make_predict(MODEL, completion_length=COMPLETION)
+    assert not np.asarray(predict(params, batch)).any()
+    own = dict(params[heads.NAME][heads.MEMBERS])
+    first, second = np.asarray(own["silu"]["kernel"])
+    assert np.abs(first - second).max() > 0.1 and abs(first.std() * first.shape[-1] ** 0.5 - 1) < 0.2
+    rng = np.random.default_rng(0)
+    own = jax.tree.map(lambda x: np.float32(rng.normal(size=x.shape)) / 4, own)
+    found = predict(params | {heads.NAME: {heads.MEMBERS: own}}, batch)
+    hidden = np.asarray(APPLY(random_params(), batch), np.float64)[:, 12 - COMPLETION - 1 :]
+    for member in range(2):
+        x = hidden
+        for layer in range(2):
+            x = x @ own["silu"]["kernel"][member, layer] + own["silu"]["bias"][member, layer]
+            x = x / (1 + np.exp(-x))
+        expected = x @ own["kernel"][member] + own["bias"][member]
+        np.testing.assert_allclose(found[:, :, 3 * member : 3 * member + 3], expected, rtol=1e-4, atol=1e-5)

@@ -68,6 +68,19 @@ def test_new_tasks_are_made_of_failed_ones():
             evolving.similar_sum(bad, random.Random(0))
 
 
+def test_new_instructions_have_the_words_of_failed_ones():
+    texts = ["cat dog?", "fig?"]
+    made = [evolving.similar_words(texts, random.Random(seed)) for seed in range(200)]
+    words = [one.split() for one in made]
+    assert {len(one) for one in words} == {1, 2} and all(len(set(one)) == len(one) for one in words)
+    assert set(sum(words, [])) == {"cat", "dog", "fig"} and len(set(made)) == 9  # 3, and 6 pairs
+    assert evolving.similar_words(["a b a"], random.Random(0)).split() in (["a", "b"], ["b", "a"])
+    with pytest.raises(ValueError, match="needs an instruction"):
+        evolving.similar_words(["?", ""], random.Random(0))
+    assert evolving.instructions_in("Two: `cat?` and ` dog fig `\n``") == ["cat?", "dog fig"]
+    assert evolving.instructions_in(" cat?\n") == ["cat?"] and evolving.instructions_in("  ") == []
+
+
 def test_what_is_kept():
     success = [0.0, 0.05, 0.4, 0.75, 0.8, 1.0]
     assert evolving.learnable(np.array(success)).tolist() == [0.05 <= p <= 0.75 for p in success]

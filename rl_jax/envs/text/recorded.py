@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from rl_jax.core.binding import resolve
 from rl_jax.envs.text.world import World
+from rl_jax.selection import evolving
 from rl_jax.tasks import base
 from rl_jax.tokenizers import CharTokenizer
 
@@ -31,6 +32,8 @@ def load(
     rates: str = "",
     below: float = 0.5,
     flag: str = "search",
+    written: int = 0,
+    template: str = "~{tasks}",
     data_dir: str = base.DEFAULT_DATA_DIR,
 ) -> base.Task:
     """The task. Its reward is the environment's.
@@ -48,6 +51,9 @@ def load(
       rates: a file of experiments.tools.pass_rates, measured without the tool. "": no flags.
       below: the pass rate from which on a prompt is easy.
       flag: its name in the info, which the world reads.
+      written: demonstrations of an author of tasks in sft_train, for a policy that is to write them (WebRL's
+        curriculum, experiments.parts.task_authors): each reads two instructions, and says one made of their words.
+      template: what it reads, with {tasks}, the two instructions one after the other.
       data_dir: where the prepared dataset is stored.
 
     Raises:
@@ -69,15 +75,24 @@ def load(
         plain = {"train": [_record(*problem) for problem in train], "test": [_record(*problem) for problem in test]}
         episodes = ((info, segments(env, prompt, info, rng, expert_share)) for prompt, info in train)
         recorded = [_record(one.first, info, one) for info, found in episodes for one in found]
+        recorded += [authored(env, rng.sample(plain["train"], 2), template, rng) for _ in range(written)]
         return plain | {"sft_train": recorded}, {}
 
     name, files = kind.__name__.lower(), [rates] if rates else []
     arguments = dict(world=world, settings=settings, num_train=int(num_train), num_test=int(num_test))
     arguments |= dict(expert_share=float(expert_share), seed=int(seed))
     arguments |= dict(below=float(below), flag=flag) if rates else {}
+    arguments |= dict(written=int(written), template=template) if written else {}
     code = [__file__, inspect.getfile(kind), str(pathlib.Path(__file__).with_name("world.py"))]
     stored = base.record_splits(name, make, arguments=arguments, sources=files, code=code, data_dir=data_dir)
     return base.Task(name, CharTokenizer(kind.ALPHABET), stored, None)
+
+
+def authored(env: World, seeds: list[dict], template: str, rng: random.Random) -> dict[str, str]:
+    """The record of an author's demonstration: what is read of some tasks, and an instruction of their words."""
+    texts = [env.instruction(one) for one in seeds]
+    said = f"{evolving.similar_words(texts, rng)}?"
+    return {"prompt": template.replace("{tasks}", "".join(texts)), "completion": said, "info": seeds[0]["info"]}
 
 
 def flagged(problems: list[tuple[str, dict]], rates: str, below: float, flag: str) -> list[tuple[str, dict]]:

@@ -6,8 +6,10 @@ What the model has said stays, each earlier page becomes MARK, the newest page i
 (Step.anew), so every turn is trained on exactly what it has read.
 """
 
+import json
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from rl_jax.envs.text.protocol import Step
 from rl_jax.envs.text.world import World
@@ -46,6 +48,8 @@ class Site(World):
     ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789 ?~;\n"
     NUMBERS = ("read",)
     rewrites = True
+    things = 1
+    """The most that an instruction names."""
 
     def __init__(self, *, simplify: bool = True, most: int = 6):
         super().__init__(price=0.0, most=most)
@@ -54,12 +58,23 @@ class Site(World):
     def problems(self, rng: random.Random) -> Iterator[tuple[str, dict]]:
         """A thing, an order of the links and the prices."""
         while True:
-            shelves = rng.sample(sorted(SHELVES), len(SHELVES))
-            things = {shelf: rng.sample(SHELVES[shelf], 3) for shelf in shelves}
-            prices = {thing: rng.randrange(10) for shelf in shelves for thing in things[shelf]}
-            wanted = rng.choice(sorted(prices))
-            info = {"wanted": wanted, "shelves": shelves, "things": things, "prices": prices}
-            yield f"{wanted}?{_links(shelves)}", info
+            site = new_site(rng)
+            wanted = rng.choice(sorted(site["prices"]))
+            yield f"{wanted}?{links_of(site['shelves'])}", {"wanted": wanted} | site
+
+    def instruction(self, record: Mapping[str, Any]) -> str:
+        """What a task asks for, without the page that is read with it: "cat?"."""
+        return json.loads(record["info"])["wanted"] + "?"
+
+    def instructed(self, record: Mapping[str, Any], text: str) -> dict[str, str] | None:
+        """A task of another instruction on the record's site; None if it names nothing, or what the site has not."""
+        info, wanted = json.loads(record["info"]), text.removesuffix("?").split()
+        known = all(thing in info["prices"] for thing in wanted) and len(set(wanted)) == len(wanted)
+        if not (known and 1 <= len(wanted) <= self.things):
+            return None
+        info["wanted"] = " ".join(wanted)
+        prompt = f"{info['wanted']}?{links_of(info['shelves'])}"
+        return {"prompt": prompt, "completion": "", "info": json.dumps(info)}
 
     def begin(self, info: dict, dice: random.Random) -> None:
         """At the home page."""
@@ -70,7 +85,7 @@ class Site(World):
     def _page(self) -> str:
         """The page of the path."""
         if len(self._path) < 2:
-            return _links(self._things[self._path[0]] if self._path else self._shelves)
+            return links_of(self._things[self._path[0]] if self._path else self._shelves)
         return f"{self._path[1]} {self._prices[self._path[1]]}\n"
 
     def state_key(self) -> str:
@@ -106,13 +121,14 @@ class Site(World):
 
     def expert(self, rng: random.Random) -> str:
         """The link that leads there, the price, or back."""
-        shelf = next(name for name in self._shelves if self._wanted in self._things[name])
-        way = (shelf, self._wanted)
-        if self._path == way:
-            return self.right_answer()
+        return self.right_answer() if self._path[1:] == (self._wanted,) else self.towards(self._wanted)
+
+    def towards(self, thing: str) -> str:
+        """The link that leads to a thing's page, or back."""
+        way = (next(name for name in self._shelves if thing in self._things[name]), thing)
         if self._path != way[: len(self._path)]:
             return "b"
-        known = self._things[shelf] if self._path else self._shelves
+        known = self._things[way[0]] if self._path else self._shelves
         return str(known.index(way[len(self._path)]))
 
     def novice(self, rng: random.Random) -> str:
@@ -120,5 +136,14 @@ class Site(World):
         return rng.choice(["0", "1", "2", "b", f"x{rng.randrange(10)}"])
 
 
-def _links(names: Sequence[str]) -> str:
+def new_site(rng: random.Random) -> dict:
+    """A site: its shelves and their things in the order of the links, and the prices."""
+    shelves = rng.sample(sorted(SHELVES), len(SHELVES))
+    things = {shelf: rng.sample(SHELVES[shelf], 3) for shelf in shelves}
+    prices = {thing: rng.randrange(10) for shelf in shelves for thing in things[shelf]}
+    return {"shelves": shelves, "things": things, "prices": prices}
+
+
+def links_of(names: Sequence[str]) -> str:
+    """A page of links: "0pets 1toys 2food"."""
     return " ".join(f"{number}{name}" for number, name in enumerate(names)) + "\n"
