@@ -243,6 +243,14 @@ def update(
     return learner, updates, critic_updates, packer.metrics(rows)
 
 
+def observed(
+    setup: Setup, estimators: dict, learner: LearnerState, collected: Collected, metrics: dict
+) -> tuple[LearnerState, dict]:
+    """trackers.observe_step, which tells the policy's trackers of a step: (learner, metrics)."""
+    policy, metrics = trackers.observe_step(setup.mesh, estimators, learner.policy, collected, metrics)
+    return learner._replace(policy=policy), metrics
+
+
 def look(
     loop: Run,
     step: Step,
@@ -304,13 +312,11 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
             learner, *updates, packed = update(loop, setup, programs, packer, learner, batches, order_key)
             step.clock.lap("train_s")
             metrics |= step_metrics(config, collected, source, learner.policy, *updates) | packed
-            policy, metrics = trackers.observe_step(setup.mesh, estimators, learner.policy, collected, metrics)
-            learner = learner._replace(policy=policy)
+            learner, metrics = observed(setup, estimators, learner, collected, metrics)
             if step.evaluates:
                 metrics |= look(loop, step, setup, programs, packer, evaluate, learner, collected, batches[0], before)
             ref_params = move(ref_params, learner.policy_params(), step.number)
-            own = learner.policy_params(), learner.critic_params()
-            metrics |= evolving_tasks.evolve(setup, programs, *own, prompts, step.number, order_key)
+            metrics |= evolving_tasks.evolve(setup, programs, learner, prompts, step.number, order_key)
             step.end(learner.checkpoint_items(ref_params), metrics, logged.timings(step, collected, programs))
     loop.finish(setup, learner.policy_params(), critic=learner.critic_params())
 

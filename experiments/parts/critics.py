@@ -22,7 +22,7 @@ from rl_jax.training import sharding
 from rl_jax.training.step import TrainState
 
 
-def start(setup: Setup, params: Params, *, num_outputs: int, members: int) -> tuple[Params, Any]:
+def start(setup: Setup, params: Params, *, num_outputs: int, members: int = 1) -> tuple[Params, Any]:
     """A critic's first params, with a value head, and their shardings.
 
     A reward model's head, with its hidden layers, becomes the value head if both have one output: the first values are

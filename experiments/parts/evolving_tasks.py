@@ -132,13 +132,7 @@ def evolving_prompts(config, prompts: Iterator[list[dict]]) -> Iterator[list[dic
 
 
 def evolve(
-    setup: Setup,
-    programs: Any,
-    params: Params,
-    critic: Params,
-    prompts: Iterator[list[dict]],
-    step: int,
-    key: jax.Array,
+    setup: Setup, programs: Any, learner: Any, prompts: Iterator[list[dict]], step: int, key: jax.Array
 ) -> dict[str, float]:
     """Begins the next phase after its last step. Returns curriculum/... metrics, {} within a phase.
 
@@ -148,8 +142,7 @@ def evolve(
     Args:
       setup: of the run.
       programs: PPOPrograms, whose generate is a Player.
-      params: of the policy, after the step.
-      critic: of the critic.
+      learner: actor_critic.LearnerState, after the step.
       prompts: EvolvingPrompts, if the config has a curriculum.
       step: of the loop.
       key: of the step.
@@ -163,7 +156,7 @@ def evolve(
     if failed:
         count = min(settings["seeds"], len(failed))
         drawn = [dice.sample(failed, count) for _ in range(settings["requests"])]
-        author = Author(setup, programs.generate, params, key, step)
+        author = Author(setup, programs.generate, learner.policy_params(), key, step)
         said = author_of(setup.config)(author, [[env.instruction(one) for one in seeds] for seeds in drawn])
         known = {one["id"] for one in failed}
         for seeds, texts in zip(drawn, said, strict=True):
@@ -172,7 +165,7 @@ def evolve(
                 if one["id"] not in known:
                     found[one["id"]] = one
     tasks = list(found.values())
-    values = first_values(setup, programs, critic, tasks)
+    values = first_values(setup, programs, learner.critic_params(), tasks)
     kept = np.flatnonzero(evolving.learnable(values, low=settings["low"], high=settings["high"]))
     prompts.begin([tasks[i] for i in kept[: settings["size"]]])
     told = {"failed": len(failed), "written": written, "feasible": len(tasks), "tasks": len(prompts.tasks)}

@@ -142,7 +142,8 @@ def failed(*names):
 
 def evolve(monkeypatch, setup, programs, prompts, step=2):
     monkeypatch.setattr(evolving_tasks, "to_mesh", lambda setup, rows: rows)
-    return evolving_tasks.evolve(setup, programs, "policy", "critic", prompts, step, jax.random.key(0))
+    learner = SimpleNamespace(policy_params=lambda: "policy", critic_params=lambda: "critic")
+    return evolving_tasks.evolve(setup, programs, learner, prompts, step, jax.random.key(0))
 
 
 def test_new_tasks_are_those_that_can_be_done_and_that_the_critic_finds_neither_hopeless_nor_done(monkeypatch):

@@ -121,7 +121,7 @@ def test_what_does_not_go_with_it_is_refused():
 
 def test_its_critic_is_the_binary_cross_entropy_of_the_outcome():
     """-y log p - (1 - y) log(1 - p), and its value is p: the two bins have their centres at 0 and 1."""
-    objective = make_objective(agents_papers.get_config("webrl,smoke"))
+    objective = make_objective(agents_papers.get_config("webrl,one_critic,smoke"))
     logits, outcome = np.float32([[[0.3, -0.5], [1.0, 2.0]]]), np.float32([[1.0, 0.0]])
     p = 1 / (1 + np.exp(logits[..., 0] - logits[..., 1]))
     np.testing.assert_allclose(objective.values(logits), p, rtol=1e-5)
@@ -139,11 +139,11 @@ class Paid(Site):
 @pytest.mark.slow
 @pytest.mark.usefixtures("kept_signals", "no_evaluations")
 def test_a_run_learns_from_its_successes_again_and_a_resumed_one_from_the_same(tmp_path):
-    config = agents_papers.get_config("webrl,smoke")
+    config = agents_papers.get_config("webrl,fixed,smoke")
     config.task.update(data_dir=str(tmp_path / "data"), num_train=20, num_test=4)
     config.model.update(embed_dim=16, num_layers=1, num_heads=2, num_kv_heads=2, head_dim=8, mlp_dim=32)
     config.sft.steps = 0
-    config.agent.env.fn = "tests.experiments.test_familiar_episodes:Paid"
+    config.agent.env = dict(fn="tests.experiments.test_familiar_episodes:Paid")
     config.agent.update(max_turns=3)
     config.agent.replay.update(low=0.0, high=1.0)
     config.rollout.completion_length = 200
