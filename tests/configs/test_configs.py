@@ -43,6 +43,7 @@ OPEN = (
 )
 # Groups whose fields are data, names that a file gives.
 FREE = ("agent.replay", "agent.turn_rewards", "task", "data", "algorithm.reference", "sample.pairs", "benchmarks")
+FREE += ("agent.curriculum", "critic.support")  # critic.support.members: of several critics only
 FREE += ("arms", "programs", "frontier", "best_of_n", "judge", "reward.terms", "foreign", "schedules", "sample.prompts")
 
 
