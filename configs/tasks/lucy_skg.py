@@ -4,8 +4,8 @@
 
 The reward of a way is s sqrt(|heading| exp(-distance)), s = -1 as soon as one of the two is negative: to head the right
 way does not make up for being far off, as it does in a sum. The paper plays Rocket League with PPO; the way of points
-stands in for the car's, and its auxiliary tasks are not part of this. Arguments: `sum` adds the two instead. `smoke`:
-seconds.
+stands in for the car's, and its auxiliary tasks are in configs/control/rewards.py:reward_sequence. Arguments: `sum`
+adds the two instead. `smoke`: seconds.
 """
 
 from configs import common

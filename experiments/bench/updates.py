@@ -73,8 +73,7 @@ def make_setup(work: dict) -> Setup:
     prompts = len(work["records"][0])
     config = given.base("bench")
     config.rollout.update(completion_length=work["completion_length"], prompt_buckets=(work["prompt_length"],))
-    few = 1 + prompts // 2 if work["method"] == "dpo" else 1
-    config.packing.update(mode="shared_prefix", min_rows=few)  # so that ragged steps have one shape
+    config.packing.update(mode="shared_prefix", min_rows=1 + prompts // 2)  # so that ragged steps have one shape
     config.train.update(batch_size=prompts, max_grad_norm=1e9)
     config.train.optimizer.learning_rate = 1e-5
     return grpo.assemble_small(config, work["sizes"])

@@ -72,7 +72,7 @@ def support_of(settings) -> value.Support | several_critics.Smallest:
 
 def members_of(objective: ppo.Objective) -> int:
     """The critics on one trunk of which the smallest counts; 1: one critic."""
-    return getattr(objective.support, "members", 1)
+    return 2 * objective.pairs or getattr(objective.support, "members", 1)
 
 
 def make_estimator(config) -> ppo.Estimator:

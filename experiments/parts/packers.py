@@ -25,6 +25,7 @@ class Packing:
 
     Args:
       setup: of the run.
+      min_rows: in place of config.packing's.
 
     Attributes:
       padded: whether rows stay as they are.
@@ -34,12 +35,12 @@ class Packing:
       ValueError: if the mode is unknown.
     """
 
-    def __init__(self, setup: Setup):
+    def __init__(self, setup: Setup, min_rows: int = 0):
         settings = setup.config.packing
         if settings.mode not in SHARE_PREFIX:
             raise ValueError(f"packing.mode={settings.mode!r} is none of {', '.join(MODES)}")
         self.padded, self.share_prefix = settings.mode == "padded", bool(SHARE_PREFIX[settings.mode])
-        self._row_length, self._min_rows = settings.row_length, settings.min_rows
+        self._row_length, self._min_rows = settings.row_length, min_rows or settings.min_rows
         self._shards = sharding.row_shards(setup.mesh)
 
     def arrange(self, tokens: TokenBatch, mask: np.ndarray, micro_batches: int) -> np.ndarray:
@@ -112,19 +113,28 @@ class RolloutPacker:
 
 
 class DemonstrationPacker:
-    """Packs the rows of supervised fine-tuning, in a run of one process: several would come to different shapes."""
+    """Packs the rows of supervised fine-tuning, in a run of one process: several would come to different shapes.
+
+    packing.min_rows is of the batches of other programs, and not used.
+    """
 
     def __init__(self, setup: Setup):
-        self._packing, self._micro_batches = Packing(setup), setup.config.sft.micro_batches
+        self._packing, self._micro_batches = Packing(setup, min_rows=1), setup.config.sft.micro_batches
         self._padded = self._packing.padded or jax.process_count() > 1
 
     def __call__(self, tokens: TokenBatch, mask: np.ndarray) -> tuple[TokenBatch | Packed, np.ndarray]:
-        """(rows, mask bool [B, C]): a batch with its rows packed per micro-batch, reordered to fit; or as it is."""
-        if self._padded:
+        """(rows, mask bool [B, C]): a batch with its rows packed per micro-batch, reordered to fit; or as it is.
+
+        Packed rows are as long as one padded row, or as two if that makes fewer columns. A batch stays as it is if a
+        row has no token before its completion, to predict the first one from.
+        """
+        if self._padded or not np.asarray(tokens.segment_ids)[:, : -mask.shape[1]].any(axis=1).all():
             return tokens, mask
         order = self._packing.arrange(tokens, mask, self._micro_batches)
         tokens, mask = TokenBatch(*(np.asarray(x)[order] for x in tokens[:3])), mask[order]
-        return self._packing.pack(tokens, mask, self._micro_batches), mask
+        lengths = (tokens.tokens.shape[1], 0)
+        packs = [self._packing.pack(tokens, mask, self._micro_batches, row_length=length) for length in lengths]
+        return min(packs, key=lambda packed: packed.rows.tokens.size), mask
 
 
 def _policy_of(batch) -> PolicyBatch:

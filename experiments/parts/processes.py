@@ -102,10 +102,10 @@ def keep_memory() -> None:
     Otherwise glibc gives buffers of more than 32 MB back to the kernel, which clears new pages for the next step: up to
     a third of the time of an update of a small model. The process stays as large as it once was. All threads share one
     arena, as the others are bounded and cannot hold large buffers. Has no effect on threads that have an arena already,
-    nor with another C library.
+    nor with another C library, nor if the environment has a MALLOC_ variable of glibc, as MALLOC_TRIM_THRESHOLD_.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt and _will_run_on_cpu():
+    if mallopt and _will_run_on_cpu() and not any(name.startswith("MALLOC_") for name in os.environ):
         for parameter, value in MALLOC.values():
             mallopt(parameter, value)
 

@@ -1,5 +1,6 @@
 """A program's compiled functions on its mesh: the train step and its state, the scorer, the sampler."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -143,7 +144,14 @@ def jit_streaming_step(setup: Setup, settings: ConfigDict, loss_fn: Callable, st
 def with_merged_adapters(setup: Setup, fn: Callable) -> Callable:
     """Wraps `fn(model_params, ...)` to take the trained params, merging LoRA adapters first."""
     merged = setup.merged
-    return (lambda params, *rest: fn(merged(params), *rest)) if merged else fn
+    if not merged:
+        return fn
+
+    @functools.wraps(fn)  # it says which arguments there are: core.packed_rows.hidden_at asks
+    def call(params, *rest, **keywords):
+        return fn(merged(params), *rest, **keywords)
+
+    return call
 
 
 def trained_model(setup: Setup) -> types.Model:

@@ -131,7 +131,7 @@ def linear_bound(terms: chex.Array, old_terms: chex.Array, advantages: chex.Arra
     Source: BGPO, arXiv 2510.11683 version 3: equations 9, 12 and 13 are the two inequalities and their terms, 10 is d,
     and 19, with the advantages of 18, the loss. Its equation 4 has no 1 / C in d: that is per_token=False of
     `elbo_terms`. The framework yjyddq/DARE, whose verl/workers/actor/llada_dp_actor_bgpo.py is BGPO, divides by the
-    length of the answer, and clips (`clipped_bound`). THU-KEG/BGPO itself could not be read.
+    columns of the answers, and clips (`clipped_bound`). THU-KEG/BGPO itself could not be read.
 
     Args:
       terms: float [N, M], from elbo_terms, differentiated.

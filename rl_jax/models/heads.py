@@ -220,7 +220,11 @@ def make_predict_at(model: Model) -> Callable:
             return _outputs(params[REWARD], _read(model, params, batch, places))
         chex.assert_rank(batch.tokens, 2)
         chosen = jnp.maximum(columns, 0)
-        return _outputs(params[REWARD], hidden_at(model.apply, params, batch, lambda x: pick(x, chosen)))
+
+        def places(x):  # a column that does not exist gives nan
+            return jnp.take_along_axis(x, chosen[:, :, None], axis=1)
+
+        return _outputs(params[REWARD], hidden_at(model.apply, params, batch, places))
 
     return predict
 

@@ -246,9 +246,14 @@ def numbered(texts: Sequence[str]) -> str:
 
 
 def read_scores(text: str, count: int) -> list[float] | None:
-    """The grades that a judge says of `count` answers, alone or as an assessment; None if they are not as many."""
+    """The grades that a judge says of `count` answers, alone or as an assessment; None if they are not as many.
+
+    An assessment that is cut off gives None: the numbers of its reasons are no grades.
+    """
     if scores := assessments.read(text, count).scores:
         return scores
+    if "<think>" in text or "{" in text:
+        return None
     found = re.findall(r"-?\d{1,6}(?:\.\d{1,6})?", text)
     return [float(x) for x in found] if len(found) == count else None
 

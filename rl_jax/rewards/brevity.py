@@ -72,9 +72,10 @@ def concise_reward(
     """R = w_by r_by [1 + alpha c (s + d)], c = sigma(r_score): a composition for config.reward.compose.
 
     The conciseness of an answer multiplies its outcome, so that a wrong one (r_by = 0) gains nothing by being short,
-    and it counts more where most of the group is right. Source: arXiv 2511.09158 (the conciseness reward function), as
-    quoted in a review of it on OpenReview; d is exp(right / G) in a reader's table. There c is a number from .1 to 1
-    that a fine-tuned language model says, and s anneals over the training; alpha and s, a constant here, are ours.
+    and it counts more where most of the group is right. r_by is from 0 to 1: a negative one would be worth less if
+    short. Source: arXiv 2511.09158 (the conciseness reward function), as quoted in a review of it on OpenReview; d is
+    exp(right / G) in a reader's table. There c is a number from .1 to 1 that a fine-tuned language model says, and s
+    anneals over the training; alpha and s, a constant here, are ours.
 
     Args:
       terms: name -> float32 [B].

@@ -138,3 +138,28 @@ def test_the_world_pays_both_for_the_plan_and_shows_each_its_own_place():
     with pytest.raises(ValueError, match="must be from 0 to 3"):
         teams.robots(**dict(told, length=4))
     assert envs.load_vector("agents/robots", 2, **told).num_envs == 2
+
+
+def test_progress_is_paid_once_for_a_state():
+    """To and fro: F (a & X b) goes to another state with each step on a, and back with the next."""
+    circle = dict(task="left", parts=dict(left="F (a & X b)"), owners=dict(left=0), places=dict(a=1, b=4), starts=(0,))
+    env = teams.robots(**circle, length=5)
+    state, step, rewards = env.reset(jax.random.key(0))[0], jax.jit(env.step), []
+    for move in (2, 0, 2, 0, 2, 0):
+        state, out = step(jax.random.key(1), state, np.array([move]))
+        rewards.append(float(out.reward[0]))
+    assert rewards == [np.float32(0.1), 0, 0, 0, 0, 0] and not out.terminated
+
+
+@pytest.mark.parametrize(
+    "task, parts, places, complaint",
+    [
+        ("left & rigth", dict(left="a"), dict(a=0), "rigth: neither places a nor parts left"),
+        ("a", dict(a="F b"), dict(a=0, b=1), "a: places and parts need names of their own"),
+        ("F X", dict(), dict(X=0), "X: places and parts need names of their own, and no operator's"),
+    ],
+)
+def test_names_that_mean_nothing_or_two_things_are_refused(task, parts, places, complaint):
+    owners = dict.fromkeys(robots.robots_parts(parts, places), 0)
+    with pytest.raises(ValueError, match=complaint):
+        robots.team(task, parts, owners, places, 1)

@@ -1,6 +1,7 @@
 """experiments.ppo on episodes: one turn is single answers to the bit; the credit of turns by hand; runs resume."""
 
 import functools
+import itertools
 import json
 import shutil
 from types import SimpleNamespace
@@ -22,6 +23,7 @@ from rl_jax.core.types import Rollout, TokenBatch, Turns
 from rl_jax.credit.rule import CreditRule
 from rl_jax.envs.text.reflection import Reflection
 from rl_jax.losses import turn_critics as turn_losses
+from rl_jax.models.heads import MEMBERS, NAME
 from rl_jax.runs.logging import read_jsonl
 from rl_jax.training import checkpoint
 from tests.experiments import small
@@ -253,7 +255,7 @@ def test_archer_trains_and_its_slow_copy_resumes_to_the_bit(tmp_path):
     with config.unlocked():
         config.critic.update(epochs=2, target_rate=0.5)
         config.sft.steps = 0  # tests/experiments/test_agents_worlds.py has a warm start on episodes
-    updates, followed, replayed = [], [], []
+    updates, followed, replayed, heads = [], [], [], []
     update, slow_copy, replay, batch_of = (
         actor_critic.PPOPrograms.update,
         critics.slow_copy,
@@ -286,6 +288,7 @@ def test_archer_trains_and_its_slow_copy_resumes_to_the_bit(tmp_path):
         learner, found = replay(loop, setup, programs, learner, *rest)
         moved = jax.tree.map(lambda x, y: np.any(x != y), before, jax.device_get(learner.critic.params))
         replayed.append((len(found), any(jax.tree.leaves(moved))))
+        heads.append(jax.device_get(learner.critic.params)[NAME][MEMBERS]["kernel"])
         return learner, found
 
     with (  # not by `monkeypatch`, which ends the sharing of programs: none of them reads these
@@ -296,6 +299,8 @@ def test_archer_trains_and_its_slow_copy_resumes_to_the_bit(tmp_path):
     ):
         ppo.run(config, tmp_path / "run")
     assert replayed == [(2, True)] * 3  # two minibatches of earlier turns a step, and they train the critics
+    apart = [np.abs(a - b).max() for a, b in itertools.combinations(heads[-1], 2)]
+    assert len(apart) == 6 and min(apart) > 0, "two Q and two V: the smaller of equal ones is either"
     each = len(updates) // 3  # updates of a step, half of them of the critic alone
     assert each >= 2 and followed == [each, 2 * each, 3 * each]  # the slow copy moves once a step, at its end
     assert updates[-each:] == [True] * (each // 2) + [False] * (each // 2)

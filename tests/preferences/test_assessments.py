@@ -91,3 +91,6 @@ def test_the_demonstrations_earn_nearly_all(tmp_path):
         assert found["reward"] > 0.9 and found["format"] == found["right"] == 1.0, "all but the rounding"
         assert judge_task.read_scores(record["completion"], 4) == assessments.read(record["completion"], 4).scores
     assert assessments.scaled([2.0, 2.0]) == [3.0, 3.0]
+    for cut in ('<think>2>1>3</think>{"sco', "<think>2>1>3", '<think>x</think>{"scores":[5],"best":[1,2]}'):
+        assert judge_task.read_scores(cut, 3) is None, "numbers of the reasons, best first, are no grades"
+    assert judge_task.read_scores("3 1 2", 3) == [3.0, 1.0, 2.0]

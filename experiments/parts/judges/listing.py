@@ -50,6 +50,10 @@ def listwise(
     if not low < high or most < 1:
         raise ValueError(f"listwise: low={low} must be below high={high}, and most={most} at least 1")
     template = TEMPLATES.get(template, template)
+    if "{answers}" not in template:
+        raise ValueError(
+            f"listwise: template={template!r:.80} has no {{answers}}, so that the judge would not see them"
+        )
     ask = generative.Cached(generative.make_ask(setup, path, "listwise.path", max_tokens, batch_size))
 
     def judge(judged: Rows) -> Verdict:

@@ -25,6 +25,7 @@ from rl_jax.envs.protocol import Agents, Box, Discrete, Environment, Step, time_
 
 NO = np.bool_(False)  # numpy, so that the import starts no jax backend
 STEPS = (-1, 0, 1)  # of the actions: left, stay, right
+RESERVED = ("F", "G", "X", "U", "true", "false")  # of core.ltl
 MOST = 4096  # ways to give the parts to the robots
 
 
@@ -90,6 +91,13 @@ def team(
     if len(set(places.values())) < len(places):
         raise ValueError(f"places={dict(places)}: two names have one place")
     names = sorted(places)
+    said = {word for text in (task, *parts.values()) for word in re.findall(r"[A-Za-z_]\w*", text)}
+    if unknown := sorted(said - {*places, *parts, *RESERVED}):
+        raise ValueError(
+            f"{', '.join(unknown)}: neither places {', '.join(names)} nor parts {', '.join(sorted(parts))}"
+        )
+    if double := sorted(set(places) & {*parts, *RESERVED} | set(parts) & set(RESERVED)):
+        raise ValueError(f"{', '.join(double)}: places and parts need names of their own, and no operator's")
 
     def told(text: str, which: Sequence[int]) -> str:
         for name in names:
@@ -179,7 +187,7 @@ def environment(
     progress: float = 0.1,
     limit: int = 0,
 ) -> Environment:
-    """The task for agents: 1 for all once it is done, -1 once it cannot be, `progress` for a new state.
+    """The task for agents: 1 for all once it is done, -1 once it cannot be, `progress` for a state's first visit.
 
     All move at once, left, not, or right. An agent sees its own place and the state of the automaton, the world's state
     is that and every place. Both ends of the task end the episode.
@@ -191,7 +199,8 @@ def environment(
       places: name -> place.
       starts: int [A], where the robots start.
       length: places of the line.
-      progress: reward of a step to another state of the automaton that is neither end.
+      progress: reward of a step to a state of the automaton that the episode has not seen and that is neither end:
+        of one seen before it would pay for walking in a circle.
       limit: steps after which an episode is truncated; 0 is 4 length.
 
     Raises:
@@ -213,20 +222,21 @@ def environment(
         return jnp.stack([jnp.concatenate([shown[robot], of_task, whole]) for robot in range(robots)])
 
     def reset(key: chex.PRNGKey):
-        state = (jnp.asarray(starts, jnp.int32), jnp.int32(0))
-        return state, observe(*state)
+        where, at, seen = jnp.asarray(starts, jnp.int32), jnp.int32(0), jnp.arange(states) == 0
+        return (where, at, seen), observe(where, at)
 
     def step(key: chex.PRNGKey, state, action: chex.Array):
         chex.assert_shape(action, (robots,))
-        where, before = state
+        where, before, seen = state
         where = jnp.clip(where + action - 1, 0, length - 1).astype(jnp.int32)
         letter = jnp.int32(0)
         for robot in range(robots):
             letter = letter * (len(found.places) + 1) + jnp.asarray(digits)[where[robot]]
         after = jnp.asarray(found.moves, jnp.int32)[before, letter]
         end = jnp.asarray(ends)[after]
-        reward = jnp.where(after == before, 0.0, jnp.where(end == 0.0, progress, end))
-        return (where, after), Step(observe(where, after), jnp.full(robots, reward), end != 0.0, NO)
+        reward = jnp.where(end != 0.0, end, jnp.where(seen[after], 0.0, progress))
+        result = Step(observe(where, after), jnp.full(robots, reward), end != 0.0, NO)
+        return (where, after, seen.at[after].set(True)), result
 
     own, size = length + states, states + robots * length
     space = Box(np.zeros(own + size, np.float32), np.ones(own + size, np.float32))

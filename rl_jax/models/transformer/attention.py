@@ -134,7 +134,7 @@ def attend(
       [B, T, H, h].
     """
     chex.assert_rank([q, k, v, mask], 4)
-    if not softcap and jax.default_backend() == "cpu" and q.dtype == k.dtype == v.dtype == jnp.float32:
+    if not softcap and _keys_first_fits(q, k, v):
         return attend_keys_first(q, k, v, mask, scale)
     if not softcap:
         return jax.nn.dot_product_attention(q, k, v, mask=mask, scale=scale)
@@ -145,6 +145,12 @@ def attend(
     weights = jax.nn.softmax(jnp.where(mask[:, :, None], scores, NEGATIVE), axis=-1)
     attended = jnp.einsum("bkgts,bskh->btkgh", weights.astype(v.dtype), v)
     return attended.reshape(batch, length, num_heads, head_dim)
+
+
+def _keys_first_fits(*parts: chex.Array) -> bool:
+    """On a CPU in float32, unless a mesh splits the tokens: its scores have queries and groups on one axis."""
+    whole = jax.default_backend() == "cpu" and devices_over("tokens") == 1
+    return whole and all(part.dtype == jnp.float32 for part in parts)
 
 
 def attend_causally(q: chex.Array, k: chex.Array, v: chex.Array, mask: chex.Array, **keywords) -> chex.Array:

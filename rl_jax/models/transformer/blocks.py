@@ -105,8 +105,8 @@ class Block(nn.Module):
         into_residual = nn.initializers.variance_scaling(0.5 / c.num_layers, "fan_in", "normal")
         out = dense(c.embed_dim, use_bias=c.o_bias, name="o", kernel_init=into_residual)
         if places:
-            both = (places(part.reshape(*batch_and_time, -1)) for part in (x, attended))
-            x, attended = (constrain(part, "rows", None, None) for part in both)
+            x, attended = (places(part.reshape(*batch_and_time, -1)) for part in (x, attended))
+            x, attended = constrain(x, "rows", None, None), constrain(attended, "rows", None, "heads")
             batch_and_time = x.shape[:-1]
             x = x.reshape(-1, c.embed_dim)
         y = out(attended.reshape(*x.shape[:-1], -1))

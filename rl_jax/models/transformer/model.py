@@ -152,7 +152,8 @@ def _through_layers(config: TransformerConfig, layer: Callable, x: chex.Array, x
         if config.remat == "none":
             return one
         # Between turns of a loop nothing is common that XLA could find.
-        return jax.checkpoint(one, policy=REMAT_POLICIES[config.remat], prevent_cse=unroll > 1)
+        loop = unroll == 1 and places is None
+        return jax.checkpoint(one, policy=REMAT_POLICIES[config.remat], prevent_cse=not loop)
 
     # In a loop over layers the last one would be a second program, and its weights a copy.
     apart = places and unroll >= config.num_layers and not config.num_experts and devices_over("tokens") == 1
