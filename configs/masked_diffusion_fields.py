@@ -2,8 +2,8 @@
 
 MASKED_DIFFUSION = {
     "model.causal": "False: every token sees its whole row. Masked diffusion needs that.",
-    "algorithm.objective": 'Objective: "bgpo", "bgpo_clipped", "elbo" or "diffu_grpo". They are a bound of the ELBO\'s '
-    "ratio that is linear in the draws; the same with clips; that ratio, clipped; clipped ratios of tokens.",
+    "algorithm.objective": '"bgpo", "bgpo_clipped", "elbo" or "diffu_grpo". A bound of the ELBO\'s ratio '
+    "that is linear in the draws; the same with clips; that ratio, clipped; clipped ratios of tokens.",
     "algorithm.masking": 'How masks are drawn: "count" or "uniform". n of C with n uniform; each with probability t.',
     "algorithm.samples": "Draws of masks per answer and update. They are the same for the old and the new policy.",
     "algorithm.per_token": "Divide the ELBO by the number of tokens. BGPO in DARE does, its paper does not.",

@@ -239,7 +239,7 @@ CASES = [
     bad("grpo_async", "judge={'near': {'fn': 'contrastive'}}", "judge.near reads the policy", "use experiments.grpo"),
     bad("grpo_async", ["--num_processes=2", "--coordinator=h:1"], "this program runs in one process"),
     bad("masked_diffusion", f"--config={CONFIGS['grpo']}", "this config is for experiments.grpo"),
-    bad("masked_diffusion", "algorithm.objective=ppo", "objective='ppo' must be 'bgpo', 'elbo' or 'diffu_grpo'"),
+    bad("masked_diffusion", "algorithm.objective=ppo", "objective='ppo' must be 'bgpo', 'bgpo_clipped', 'elbo' or"),
     bad("masked_diffusion", "algorithm.masking=all", "algorithm.masking='all' must be 'count' or 'uniform'"),
     bad("masked_diffusion", "denoise.steps=5", "denoise.steps=5 must be a multiple of the 1 blocks and 4 at most"),
     bad("masked_diffusion", "model.causal=True", "model.causal=True must be False"),
