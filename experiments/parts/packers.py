@@ -30,6 +30,7 @@ class Packing:
     Attributes:
       padded: whether rows stay as they are.
       share_prefix: whether equal prompts appear only once per row.
+      row_length: config.packing.row_length, 0 if the caller chooses.
 
     Raises:
       ValueError: if the mode is unknown.
@@ -40,7 +41,7 @@ class Packing:
         if settings.mode not in SHARE_PREFIX:
             raise ValueError(f"packing.mode={settings.mode!r} is none of {', '.join(MODES)}")
         self.padded, self.share_prefix = settings.mode == "padded", bool(SHARE_PREFIX[settings.mode])
-        self._row_length, self._min_rows = settings.row_length, min_rows or settings.min_rows
+        self.row_length, self._min_rows = settings.row_length, min_rows or settings.min_rows
         self._shards = sharding.row_shards(setup.mesh)
 
     def arrange(self, tokens: TokenBatch, mask: np.ndarray, micro_batches: int) -> np.ndarray:
@@ -56,7 +57,7 @@ class Packing:
           micro_batches: of the train step; 1 for a forward without.
           row_length: of a packed row, if config.packing sets none; 0: about two padded rows.
         """
-        sizes = {"row_length": self._row_length or row_length, "min_rows": self._min_rows}
+        sizes = {"row_length": self.row_length or row_length, "min_rows": self._min_rows}
         return packing.pack(tokens, mask, **sizes, **self._parts(micro_batches))
 
     def _parts(self, micro_batches: int) -> dict:
@@ -132,7 +133,7 @@ class DemonstrationPacker:
             return tokens, mask
         order = self._packing.arrange(tokens, mask, self._micro_batches)
         tokens, mask = TokenBatch(*(np.asarray(x)[order] for x in tokens[:3])), mask[order]
-        lengths = (tokens.tokens.shape[1], 0)
+        lengths = (tokens.tokens.shape[1],) if self._packing.row_length else (tokens.tokens.shape[1], 0)
         packs = [self._packing.pack(tokens, mask, self._micro_batches, row_length=length) for length in lengths]
         return min(packs, key=lambda packed: packed.rows.tokens.size), mask
 

@@ -29,9 +29,7 @@ def short_and_right(
     Raises:
       ValueError: if there is no such term.
     """
-    if correct not in terms:
-        raise ValueError(f"correct={correct!r} is no term; the terms are {', '.join(sorted(terms)) or 'none'}")
-    right = np.asarray(terms[correct], np.float64) > threshold
+    right = _right(terms, correct, threshold)
     sizes = np.maximum(np.asarray(lengths, np.float64), 1.0)
     shortest = sizes[right].min() if right.any() else 0.0
     return np.where(right, shortest / sizes, 0.0).tolist()
@@ -53,9 +51,7 @@ def ease(
     Raises:
       ValueError: if there is no such term.
     """
-    if correct not in terms:
-        raise ValueError(f"correct={correct!r} is no term; the terms are {', '.join(sorted(terms)) or 'none'}")
-    right = np.asarray(terms[correct], np.float64) > threshold
+    right = _right(terms, correct, threshold)
     return [float(np.exp(right.mean()))] * len(completions)
 
 
@@ -97,8 +93,7 @@ def concise_reward(
             f"concise_reward: no term {', '.join(missing)}; the terms are {', '.join(sorted(terms)) or 'none'}"
         )
     outcome, easy = (np.asarray(terms[name], np.float64) for name in (by, ease))
-    with np.errstate(over="ignore"):
-        concise = 1.0 / (1.0 + np.exp(-np.asarray(terms[score], np.float64)))
+    concise = _sigmoid(terms[score])
     return (weights.get(by, 0.0) * outcome * (1.0 + alpha * concise * (anneal + easy))).astype(np.float32)
 
 
@@ -128,7 +123,19 @@ def gated_score(
             f"gated_score: no term {', '.join(missing)}; the terms are {', '.join(sorted(terms)) or 'none'}"
         )
     right = np.asarray(terms[by], np.float64)
-    with np.errstate(over="ignore"):
-        learned = 1.0 / (1.0 + np.exp(-np.asarray(terms[score], np.float64)))
+    learned = _sigmoid(terms[score])
     gated = np.where(right >= threshold, weights.get(score, 0.0) * learned, 0.0)
     return (weights.get(by, 0.0) * right + gated).astype(np.float32)
+
+
+def _right(terms: Mapping[str, Sequence[float]], correct: str, threshold: float) -> np.ndarray:
+    """bool [G], which are right. Raises ValueError if there is no such term."""
+    if correct not in terms:
+        raise ValueError(f"correct={correct!r} is no term; the terms are {', '.join(sorted(terms)) or 'none'}")
+    return np.asarray(terms[correct], np.float64) > threshold
+
+
+def _sigmoid(scores: Sequence[float]) -> np.ndarray:
+    """float64 [B]; 0 where exp of minus a score is too large."""
+    with np.errstate(over="ignore"):
+        return 1.0 / (1.0 + np.exp(-np.asarray(scores, np.float64)))

@@ -10,10 +10,8 @@ import numpy as np
 
 from rl_jax.core.axis_table import constrain, devices_over
 from rl_jax.core.types import TokenBatch
-from rl_jax.models.transformer.config import TransformerConfig
+from rl_jax.models.transformer.config import NEGATIVE, TransformerConfig
 from rl_jax.models.transformer.keys_first import attend_keys_first
-
-NEGATIVE = -1e30  # finite, so that a row that attends to nothing stays finite
 
 
 class LayerKind(NamedTuple):

@@ -22,6 +22,7 @@ REMAT_POLICIES = {
 RECOMPUTES_ALL = ("full", "offload")  # those that run a layer's whole forward again
 # So many layers are no loop on a CPU: four compile as fast, and a train step takes a tenth to a seventh less. In models
 # narrower than that compiling is most of the time, and the loop compiles faster.
+NEGATIVE = -1e30  # finite, so that a row that attends to nothing stays finite
 UNROLLED_LAYERS, UNROLLED_WIDTH = 8, 128
 ACTIVATIONS = ("silu", "gelu_tanh")
 NORMS = ("rms", "layer")

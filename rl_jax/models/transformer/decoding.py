@@ -15,8 +15,7 @@ import jax.numpy as jnp
 from rl_jax.core.axis_table import constrain
 from rl_jax.core.types import TokenBatch
 from rl_jax.models.quantization import KINDS, Quantized, dequantize, quantize
-
-NEGATIVE = -1e30  # finite, so that a row that attends to nothing stays finite
+from rl_jax.models.transformer.config import NEGATIVE
 
 
 def make_decode(

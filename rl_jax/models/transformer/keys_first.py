@@ -12,7 +12,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
-NEGATIVE = -1e30  # finite, so that a row that attends to nothing stays finite
+from rl_jax.models.transformer.config import NEGATIVE
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4,))

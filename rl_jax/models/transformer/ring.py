@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec
 
 from rl_jax.core.axis_table import RULES, devices_over, mesh_sizes, spec
 from rl_jax.core.types import TokenBatch
-from rl_jax.models.transformer.attention import NEGATIVE
+from rl_jax.models.transformer.config import NEGATIVE
 
 BLOCK = 256  # queries whose scores against one device's keys are in memory at the same time
 (AXIS,) = RULES["tokens"]
