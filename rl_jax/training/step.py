@@ -140,20 +140,23 @@ def make_apply(
         count = means["loss"].count
         # The one division. A batch without any live token has a zero gradient, not nan.
         divisor = jnp.where(count == 0, 1.0, count)
-        gradients = jax.tree.map(lambda g: jnp.where(count == 0, 0.0, g / divisor).astype(g.dtype), gradients)
-        grad_norm = optax.tree.norm(gradients)
-        if max_grad_norm is not None:
-            scale = jnp.minimum(1.0, max_grad_norm / jnp.maximum(grad_norm, 1e-30))
-            gradients = jax.tree.map(lambda g: g * scale, gradients)
-        updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
-        params = optax.apply_updates(state.params, updates)
+        grad_norm = jnp.where(count == 0, 0.0, optax.tree.norm(gradients) / divisor)
         metrics = {name: mean.value() for name, mean in means.items()}
+
+        def update(params: Params, opt_state):
+            mean = jax.tree.map(lambda g: jnp.where(count == 0, 0.0, g / divisor).astype(g.dtype), gradients)
+            if max_grad_norm is not None:
+                scale = jnp.minimum(1.0, max_grad_norm / jnp.maximum(grad_norm, 1e-30))
+                mean = jax.tree.map(lambda g: g * scale, mean)
+            updates, opt_state = optimizer.update(mean, opt_state, params)
+            return optax.apply_updates(params, updates), opt_state
+
         finite = jnp.isfinite(grad_norm) & jnp.isfinite(metrics["loss"])
         if check_params:
-            finite &= all_finite(params)
-        params, opt_state = jax.tree.map(
-            lambda new, old: jnp.where(finite, new, old), (params, opt_state), (state.params, state.opt_state)
-        )
+            new = jax.tree.leaves(update(state.params, state.opt_state)[0])
+            finite &= functools.reduce(jnp.logical_and, [jnp.all(jnp.isfinite(x)) for x in new])
+        # A branch, so that the state is written once, in place. The check reads a result of its own, which is not kept.
+        params, opt_state = jax.lax.cond(finite, update, lambda *old: old, state.params, state.opt_state)
         skipped = state.skipped + ~finite
         in_a_row = jnp.where(finite, 0, state.skipped_in_a_row + 1)
         metrics |= {"grad_norm": grad_norm, "nonfinite/skipped": skipped.astype(jnp.float32)}
