@@ -12,7 +12,6 @@ Texts of the prompts are ours. The loops of Eureka, ICPL and Text2Reward follow 
 only the paper's overview could be read.
 """
 
-import json
 import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -23,6 +22,7 @@ from experiments.parts import reward_texts as texts
 from experiments.parts.chat import Chat, Message, says
 from experiments.parts.reward_texts import Candidate, Row
 from rl_jax.control import reward_code, search
+from rl_jax.data import readers
 
 SIGNS = "\nreward = sign(sparse) + 0.1 * sign(dense)"
 SIGNED = """Write two components of these names and no line for `reward`: `sparse`, which is positive when the task is \
@@ -85,8 +85,8 @@ def generations(rows: Sequence[Row]) -> list[list[Row]]:
     return [[row for row in rows if row["generation"] == g] for g in range(last + 1)]
 
 
-def lines_of(path: pathlib.Path, fields: Sequence[str]) -> list[dict[str, Any]]:
-    """The JSON objects of a file, one per line.
+def lines_of(path: pathlib.Path, fields: Sequence[str]) -> list[tuple[int, dict[str, Any]]]:
+    """(line number, JSON object) for each line of a file that is not blank.
 
     Raises:
       ValueError: if there is no such file, or a line is no JSON object with these fields.
@@ -94,14 +94,10 @@ def lines_of(path: pathlib.Path, fields: Sequence[str]) -> list[dict[str, Any]]:
     if not path.is_file():
         raise ValueError(f"{path}: there is no such file; it needs a JSON object with {', '.join(fields)} per line")
     found = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        try:
-            row = json.loads(line)
-        except ValueError:
-            row = None
-        if not isinstance(row, dict) or not set(fields) <= set(row):
+    for number, row in readers.read_objects(path, readers.BadRecords()):
+        if not set(fields) <= set(row):
             raise ValueError(f"{path}:{number} must be a JSON object with {', '.join(fields)}")
-        found.append(row)
+        found.append((number, row))
     return found
 
 
@@ -117,9 +113,8 @@ def from_file(asked: Asked, rows: Sequence[Row]) -> list[Candidate]:
     if len(lines) < first + asked.count:
         wanted = f"generation {generation} needs lines {first + 1} to {first + asked.count}"
         raise ValueError(f"{asked.path}: {wanted}, it has {len(lines)}")
-    labels = [f"{asked.path}:{first + i + 1}" for i in range(asked.count)]
     chosen = lines[first : first + asked.count]
-    return [texts.read(str(line["reward"]), asked.known, label) for line, label in zip(chosen, labels, strict=True)]
+    return [texts.read(str(line["reward"]), asked.known, f"{asked.path}:{number}") for number, line in chosen]
 
 
 def sampled(asked: Asked, messages: Sequence[Message], generation: int, ending: str = "") -> list[Candidate]:
@@ -188,7 +183,7 @@ def votes(asked: Asked, rows: Sequence[Row]) -> list[tuple[Row, Row]]:
       ValueError: if the file lacks a generation, or names a candidate that did not train.
     """
     lines = lines_of(asked.path, ("generation", "best", "worst")) if asked.path else []
-    people = {line["generation"]: line for line in lines}
+    people = {line["generation"]: line for _, line in lines}
     found = []
     for number, generation in enumerate(generations(rows)):
         trained = succeeded(generation)
@@ -262,7 +257,7 @@ def text2reward(asked: Asked, rows: Sequence[Row]) -> list[Candidate]:
     lines = lines_of(asked.path, ("generation", "feedback")) if done and asked.path else []
     for number, generation in enumerate(done):
         trained = {row["index"]: row for row in succeeded(generation)}
-        said = [(place, line) for place, line in enumerate(lines, 1) if line["generation"] == number]
+        said = [(place, line) for place, line in lines if line["generation"] == number]
         if trained and not said:
             raise ValueError(
                 f"--feedback={asked.path or 'FILE'}: add a line "

@@ -14,7 +14,8 @@ import pathlib
 
 from experiments.parts.chat import Chat
 from experiments.parts.judge_standards import judge_of, tune
-from rl_jax.runs.logging import encode_row, read_jsonl, write_atomically
+from rl_jax.data import readers
+from rl_jax.runs.logging import encode_row, write_atomically
 
 
 def run(options: argparse.Namespace) -> str:
@@ -23,10 +24,10 @@ def run(options: argparse.Namespace) -> str:
     Raises:
       ValueError: if a file lacks what is needed, or the server's answers cannot be used.
     """
-    queries = [row.get("query", "") for row in read_jsonl(options.queries)]
+    queries = [row.get("query", "") for _, row in readers.read_objects(options.queries, readers.BadRecords())]
     if not all(isinstance(query, str) and query for query in queries):
         raise ValueError(f"{options.queries}: each line must have a query")
-    known = list(read_jsonl(options.known)) if options.known else []
+    known = [row for _, row in readers.read_objects(options.known, readers.BadRecords())] if options.known else []
     options.workdir.mkdir(parents=True, exist_ok=True)
     log = options.workdir / "exchanges.jsonl"
     chat = Chat(options.url, model=options.model, temperature=options.temperature, seed=options.seed, log=log)

@@ -9,12 +9,13 @@ only as long as it is positive (objective mismatch, "The Alignment Ceiling", Lam
 """
 
 import argparse
-import json
 import math
 import pathlib
 from typing import NamedTuple
 
 from scipy import stats
+
+from rl_jax.runs.logging import read_jsonl
 
 GOLD, PROXY = "eval/task", "eval/reward"
 
@@ -42,7 +43,7 @@ def points_of(workdir: pathlib.Path) -> list[Point]:
       ValueError: if the run has none, or logs no gold reward.
     """
     path = workdir / "metrics.jsonl"
-    rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    rows = read_jsonl(path) if path.exists() else []
     points = [Point(r["step"], r.get("kl/k1", 0.0), r[PROXY], r[GOLD]) for r in rows if GOLD in r and PROXY in r]
     if not points:
         raise ValueError(f"{workdir}: no row of metrics.jsonl has {PROXY} and {GOLD}: give a run with config.judge")

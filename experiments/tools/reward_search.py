@@ -13,7 +13,6 @@ candidate's score and the mean of each term. The same command goes on where the 
 """
 
 import argparse
-import json
 import math
 import pathlib
 from collections.abc import Sequence
@@ -27,6 +26,7 @@ from experiments.parts.reward_texts import score_of
 from experiments.parts.reward_trials import ROWS, TEST_SEEDS, append, check_resumed, given, run_fields
 from experiments.sweep.points import load_config, set_fields
 from rl_jax.control import search
+from rl_jax.data import readers
 from rl_jax.runs.logging import read_jsonl
 
 PREFIX = "algorithm.relabel.weights."
@@ -67,14 +67,13 @@ def from_file(path: pathlib.Path, names: Sequence[str], generation: int, count: 
     """
     if not path.is_file():
         raise ValueError(f"--proposals={path}: neither random, preference nor a file")
-    lines = path.read_text(encoding="utf-8").splitlines()[generation * count : (generation + 1) * count]
+    lines = list(readers.read_objects(path, readers.BadRecords()))[generation * count : (generation + 1) * count]
     if len(lines) < count:
         first = generation * count + 1
         raise ValueError(f"{path}: generation {generation} needs lines {first} to {first + count - 1}")
     result = []
-    for number, line in enumerate(lines, generation * count + 1):
+    for number, weights in lines:
         try:
-            weights = json.loads(line)
             good = set(weights) == set(names) and all(math.isfinite(float(w)) for w in weights.values())
         except (ValueError, TypeError):
             good = False

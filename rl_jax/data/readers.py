@@ -4,6 +4,7 @@ Every problem is a `DataError` that names the file, the line (counted from 1), t
 can be skipped and counted (`BadRecords(skip=True)`). A file that cannot be read to its end is never skipped, because
 the number of missing records is unknown.
 """
+import codecs
 import gzip
 import hashlib
 import json
@@ -13,6 +14,8 @@ import zlib
 from collections.abc import Iterator, Mapping
 
 _SPACE = re.compile(r"[ \t\r\n]*")  # whitespace of JSON
+FORMATS = "a JSON object per line (*.jsonl, *.jsonl.gz), a *.json with one array of objects, or a *.parquet"
+NOT_READ = (".csv", ".tsv", ".xls", ".xlsx", ".ods", ".arrow", ".feather", ".zip", ".tar", ".bz2", ".xz", ".zst")
 NUM_REPORTED = 5  # number of skipped records that the report quotes
 
 
@@ -86,7 +89,7 @@ def text_hash(text: str) -> str:
 
 
 def read_byte_lines(path) -> Iterator[tuple[int, bytes]]:
-    """Yields (line number from 1, line without its newline).
+    """Yields (line number from 1, line without its newline); a UTF-8 byte-order mark before the first is left out.
 
     Raises:
       DataError: if a gzip stream is damaged.
@@ -95,7 +98,7 @@ def read_byte_lines(path) -> Iterator[tuple[int, bytes]]:
     with _open(path) as file:
         try:
             for line, text in enumerate(file, start=1):
-                yield line, text.rstrip(b"\r\n")
+                yield line, (text.removeprefix(codecs.BOM_UTF8) if line == 1 else text).rstrip(b"\r\n")
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise DataError(f"{path}, after line {line}: the gzip stream is cut or damaged ({error}): "
                             "fetch the file again (this is not skipped: what is missing is unknown)") from error
@@ -112,9 +115,14 @@ def read_lines(path, bad: BadRecords) -> Iterator[tuple[int, str]]:
         yield line, text
 
 
+def read_filled_lines(path, bad: BadRecords) -> Iterator[tuple[int, str]]:
+    """Yields (line number, text) for every line that is not blank, as pyarrow and `datasets` read JSON lines."""
+    yield from ((line, text) for line, text in read_lines(path, bad) if text.strip())
+
+
 def read_objects(path, bad: BadRecords) -> Iterator[tuple[int, dict]]:
-    """Yields (line number, object) for every line that is a JSON object; others go to `bad`."""
-    for line, text in read_lines(path, bad):
+    """Yields (line number, object) for every line that is a JSON object; others go to `bad`, blank ones nowhere."""
+    for line, text in read_filled_lines(path, bad):
         try:
             record = json.loads(text, object_pairs_hook=unique_keys)
         except (ValueError, RecursionError) as error:  # a number of thousands of digits is a plain ValueError
@@ -197,8 +205,15 @@ def read_parquet(path) -> Iterator[tuple[str, dict]]:
 
 
 def read_records(path, bad: BadRecords) -> Iterator[tuple[int | str, dict]]:
-    """Yields (line or row, object) of a file: *.parquet, *.json with one array, or else a JSON object per line."""
+    """Yields (line or row, object) of a file: *.parquet, *.json with one array, or else a JSON object per line.
+
+    Raises:
+      DataError: if the file's name is that of a table or an archive; names the formats that are read.
+    """
     path = pathlib.Path(path)
+    if path.name.lower().removesuffix(".gz").endswith(NOT_READ):
+        raise DataError(f"{path}: a {path.suffix} file is not read here. Give {FORMATS}; of a table, "
+                        "pandas.read_csv(FILE).to_json(NEW, orient='records', lines=True) makes JSON lines")
     if path.suffix == ".parquet":
         yield from read_parquet(path)
     elif path.suffix == ".json" and next((text[:1] for _, text in read_byte_lines(path) if text.strip()), b"") == b"[":

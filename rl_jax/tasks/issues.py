@@ -64,7 +64,7 @@ def load(
     def make():
         splits: dict[str, list[dict]] = {"train": [], "test": []}
         report = {"num_large": 0}
-        for number, row in enumerate(_rows(source), 1):
+        for number, row in _rows(source):
             checkout = place / f"{row['org']}__{row['repo']}-{row['number']}"
             if not checkout.is_dir():
                 raise readers.DataError(f"{source}:{number}: its checkout {checkout} is missing")
@@ -151,17 +151,14 @@ def read_files(folder: pathlib.Path) -> dict[str, str]:
     return files
 
 
-def _rows(path: pathlib.Path) -> list[dict]:
+def _rows(path: pathlib.Path) -> list[tuple[int, dict]]:
+    """(line number, row) for each line of the file."""
     if not path.is_file():
         raise readers.DataError(f"{path} is missing: task.path is a file of JSON lines, Multi-SWE-bench's")
     rows = []
-    for number, line in enumerate(path.read_text().splitlines(), 1):
-        try:
-            row = json.loads(line)
-        except ValueError as error:
-            raise readers.DataError(f"{path}:{number}: no JSON: {error}") from error
-        wrong = [k for k, t in FIELDS.items() if not isinstance(row, dict) or not isinstance(row.get(k), t)]
+    for number, row in readers.read_objects(path, readers.BadRecords()):
+        wrong = [k for k, t in FIELDS.items() if not isinstance(row.get(k), t)]
         if wrong or not isinstance(row.get("number"), int):
             raise readers.DataError(f"{path}:{number}: no {', '.join(wrong) or 'number'} of the benchmark's form")
-        rows.append(row)
+        rows.append((number, row))
     return rows

@@ -128,7 +128,7 @@ def read_source(source: Source, bad: readers.BadRecords, *, system: str = "") ->
             yield record
         if not count:
             first = f" ({bad.num_skipped} bad ones skipped, the first: {bad.first[0]})" if bad.first else ""
-            raise readers.DataError(f"{path}: it has no record{first}. Give a file with a JSON object per line")
+            raise readers.DataError(f"{path}: it has no record{first}. Give {readers.FORMATS}")
 
 
 def parse(raw: Mapping, columns: Columns, *, name: str = "", system: str = "") -> dict[str, Any]:

@@ -23,7 +23,7 @@ def read(path, skip=False):
 
 
 @pytest.mark.parametrize("line, field, problem", [
-    ('{"question": ', None, "not valid JSON"), ("[" * 100_000, None, "not valid JSON"), ("", None, "not valid JSON"),
+    ('{"question": ', None, "not valid JSON"), ("[" * 100_000, None, "not valid JSON"),
     ("[1, 2]", None, "expected a JSON object"),
     ('{"question": "1"}', "answer", "missing"),
     ('{"question": "1", "answer": "x"}', "answer", "expected list, found str"),
@@ -39,6 +39,23 @@ def test_bad_json_record(tmp_path, line, field, problem, name):
     assert field is None or f"field {field!r}" in str(caught.value)
     records, bad = read(path, skip=True)
     assert [number for number, _ in records] == [1, 3] and bad.num_skipped == 1 and "line 2" in bad.first[0]
+
+
+@pytest.mark.parametrize("name", ["data.jsonl.gz", "data.jsonl"])
+def test_blank_lines_and_a_byte_order_mark_are_no_records(tmp_path, name):
+    path = write(tmp_path, ["\ufeff" + GOOD, "", GOOD, " \t", "\r", ""], name)
+    records, bad = read(path, skip=True)
+    assert [number for number, _ in records] == [1, 3] and bad.num_skipped == 0
+    assert [record for _, record in read(path)[0]] == [json.loads(GOOD)] * 2
+    whole = write(tmp_path, ["\ufeff[", GOOD, "]"], "data.json")
+    assert list(readers.read_records(whole, readers.BadRecords())) == [(2, json.loads(GOOD))]
+
+
+@pytest.mark.parametrize("name", ["pairs.csv", "Pairs.TSV", "pairs.csv.gz"])
+def test_a_table_is_refused_with_the_formats_that_are_read(tmp_path, name):
+    path = write(tmp_path, ["prompt,chosen,rejected", "a,b,c"], name)
+    with pytest.raises(readers.DataError, match=r"airs\.\w+.*not read here.*\*\.jsonl.*\*\.json .*\*\.parquet"):
+        list(readers.read_records(path, readers.BadRecords(skip=True)))
 
 
 def array(path, skip=False):

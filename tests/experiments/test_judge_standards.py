@@ -79,8 +79,8 @@ def test_what_is_refused():
 
 def test_a_run_is_judged_by_the_tuned_standards(tmp_path, monkeypatch, capsys):
     queries, known = tmp_path / "queries.jsonl", tmp_path / "known.jsonl"
-    queries.write_text(fields(query="x") + "\n")
-    known.write_text(fields(**KNOWN[0]) + "\n")
+    queries.write_text(fields(query="x") + "\n\n")
+    known.write_text(fields(**KNOWN[0]))  # without a newline at its end
     answers = [
         fields(response="r", flaws="f"),
         fields(verdict="Good", why="w"),

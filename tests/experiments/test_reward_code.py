@@ -38,12 +38,12 @@ def asked(server=None, **fields):
 
 def test_a_file_of_texts(tmp_path):
     path = tmp_path / "texts.jsonl"
-    path.write_text("".join(json.dumps({"reward": text}) + "\n" for text in (GOOD, BAD, "x", "y")))
+    path.write_text("\ufeff" + "".join(json.dumps({"reward": text}) + "\n\n" for text in (GOOD, BAD, "x", "y")))
     first, second = reward_proposals.from_file(asked(path=path), [])
-    assert first == texts.Candidate(GOOD, "", GOOD) and second.error.startswith(f"{path}:2, line 1: 'np.exp' is no")
+    assert first == texts.Candidate(GOOD, "", GOOD) and second.error.startswith(f"{path}:3, line 1: 'np.exp' is no")
     rows = [row(0, 0, 1.0), row(0, 1, None, BAD, "no")]
     third, fourth = reward_proposals.from_file(asked(path=path), rows)
-    assert third.text == "x" and not third.error and f"{path}:4" in fourth.error
+    assert third.text == "x" and not third.error and f"{path}:7" in fourth.error
     with pytest.raises(ValueError, match="generation 2 needs lines 5 to 6, it has 4"):
         reward_proposals.from_file(asked(path=path), [*rows, row(1, 0, 1.0), row(1, 1, 1.0)])
     path.write_text('{"text": "x"}\n')

@@ -32,7 +32,7 @@ def test_what_is_proposed_and_chosen(tmp_path):
     assert reward_search.proposed(votes, hand, rows)[0] == {"effort": 11.0}  # the winner of the last generation
     assert reward_search.chosen(votes, rows) == {"effort": 11.0}
     path = tmp_path / "lines.jsonl"
-    path.write_text("".join(json.dumps({"effort": i}) + "\n" for i in range(5)))
+    path.write_text("\ufeff" + "".join(json.dumps({"effort": i}) + "\n\n" for i in range(5)))
     given = options(tmp_path, proposals=str(path))
     assert reward_search.proposed(given, hand, []) == [{"effort": float(i)} for i in range(3)]
     with pytest.raises(ValueError, match="generation 1 needs lines 4 to 6"):

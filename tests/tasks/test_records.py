@@ -205,7 +205,7 @@ def test_files_that_cannot_be_read(load, tmp_path):
         load(path)
     with pytest.raises(readers.DataError, match=r"a.jsonl, line 2: expected a JSON object, found list"):
         load(write(path, [sums(1)[0], "[1]"]))
-    with pytest.raises(readers.DataError, match=r"b.jsonl: it has no record. Give a file with a JSON object per line"):
+    with pytest.raises(readers.DataError, match=r"b.jsonl: it has no record. Give a JSON object per line"):
         load(write(tmp_path / "b.jsonl", []))
     with pytest.raises(readers.DataError, match=r"c.jsonl: it has no record \(1 bad ones skipped, the first: .*line 1"):
         load(write(tmp_path / "c.jsonl", ["x"]), skip_bad_records=True)

@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from rl_jax.data.readers import BadRecords, read_filled_lines
+
 
 class Demonstrations(NamedTuple):
     """Steps of E episodes, one after the other.
@@ -46,11 +48,11 @@ def read(path: str, *, last: int | None = 1) -> Demonstrations:
     file = pathlib.Path(path)
     if not file.is_file():
         raise ValueError(f"demonstrations: there is no file {path!r}; a run of experiments.control.ppo writes one")
-    lines = file.read_text(encoding="utf-8").splitlines()
+    lines = list(read_filled_lines(file, BadRecords()))
     last = len(lines) if last is None else last
     if len(lines) < last or last < 1:
         raise ValueError(f"demonstrations: {path} has {len(lines)} episodes, last={last} needs as many, and 1 or more")
-    episodes = [_episode(path, number, lines[number]) for number in range(len(lines) - last, len(lines))]
+    episodes = [_episode(path, number, line) for number, line in lines[len(lines) - last :]]
     starts = np.cumsum([0] + [len(x[1]) for x in episodes])[:-1]
     before, after = (
         np.concatenate([part for e in episodes for part in [e[0][s]]]) for s in (slice(-1), slice(1, None))
@@ -75,6 +77,6 @@ def _episode(path: str, number: int, line: str) -> tuple[np.ndarray, np.ndarray,
         if observations.ndim != 2 or len(observations) != len(actions) + 1:
             raise ValueError(f"{observations.shape} observations of {len(actions)} actions")
     except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path}:{number + 1} is no episode with observations: {error}") from error
+        raise ValueError(f"{path}:{number} is no episode with observations: {error}") from error
     kind = np.int32 if np.issubdtype(actions.dtype, np.integer) else np.float32
     return observations, actions.astype(kind), float(np.sum(row["rewards"])) if "rewards" in row else np.nan

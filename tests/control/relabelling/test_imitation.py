@@ -29,7 +29,7 @@ def demos(tmp_path_factory):
         zeros = np.zeros(len(actions), np.float32)
         episode = Episode(seen[:-1], seen[-1], actions, zeros, np.int32(len(actions)), np.bool_(True), np.bool_(False))
         rows.append(json.dumps(episode_row(episode, step=0, env="x")))
-    path.write_text("\n".join(rows) + "\n")
+    path.write_text("\n".join(rows) + "\n\n")
     return str(path)
 
 
