@@ -80,6 +80,11 @@ def limited(config, task: tasks.Task) -> tasks.Task:
     return task._replace(data_source=data_source)
 
 
+def place_of(source: Any, index: int) -> str:
+    """Where a record of a source comes from, for messages (RecordSource.place_of); a source of your own may not say."""
+    return source.place_of(index) if hasattr(source, "place_of") else f"record {index}"
+
+
 def _apply(choice: str, source: Any, lengths: list[int], limit: int, split: str, says: bool) -> Any:
     """The source with `choice` applied. lengths: tokens of each prompt. says: whether to print what was done."""
     long = [place for place, length in enumerate(lengths) if length > limit]
@@ -89,7 +94,7 @@ def _apply(choice: str, source: Any, lengths: list[int], limit: int, split: str,
     count = f"{len(long)} of {len(lengths)} prompts of {split} have over {limit} tokens (the longest {max(lengths)})"
     if choice == "stop":
         raise readers.DataError(
-            f"{count}: the widest of rollout.prompt_buckets, BOS included. The first is record {long[0]}, "
+            f"{count}: the widest of rollout.prompt_buckets, BOS included. The first is {place_of(source, long[0])}, "
             f"{lengths[long[0]]} tokens: {prompt!r:.120}. Add a wider bucket, or set rollout.long_prompts to drop "
             "(leave them out) or cut (keep their ends)"
         )

@@ -67,6 +67,10 @@ class RecordSource:
         record = self._data[index]
         return {field: record[field].decode("utf-8") for field in FIELDS}
 
+    def place_of(self, index: int) -> str:
+        """Where a record comes from, for messages: its file and line if it has one."""
+        return f"record {index} of {self.name}'s {self.split} split"
+
     def __repr__(self) -> str:  # grain prints it in error messages: it must not show the data
         return f"RecordSource({self.name!r}, {self.split!r}, {len(self)} records)"
 
@@ -74,6 +78,12 @@ class RecordSource:
 @functools.cache
 def _builder_class():
     import tensorflow_datasets as tfds
+
+    class OwnInfo(tfds.core.DatasetInfo):
+        """Without a search for a published copy of the dataset, which leaves an empty folder in /tmp each time."""
+
+        def initialize_from_bucket(self):
+            pass
 
     class RecordBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
         """Records of three texts, in the order in which they are made."""
@@ -89,7 +99,7 @@ def _builder_class():
 
         def _info(self):
             features = tfds.features.FeaturesDict({field: tfds.features.Text() for field in FIELDS})
-            return tfds.core.DatasetInfo(builder=self, features=features, disable_shuffling=True)
+            return OwnInfo(builder=self, features=features, disable_shuffling=True)
 
         def _split_generators(self, dl_manager):
             return {name: self._generate_examples(records) for name, records in self._splits_to_write.items()}

@@ -111,7 +111,7 @@ def read_source(source: Source, bad: readers.BadRecords, *, system: str = "") ->
       system: a system message to put before each prompt; a chat's own one stays.
 
     Yields:
-      What `parse` returns.
+      What `parse` returns, and its "place", [path, line].
 
     Raises:
       readers.DataError: if a file has no record, or as `bad` says.
@@ -125,7 +125,7 @@ def read_source(source: Source, bad: readers.BadRecords, *, system: str = "") ->
                 bad.reject(path, line, problem.text, field=problem.field, cause=problem)
                 continue
             count += 1
-            yield record
+            yield record | {"place": [path, line]}
         if not count:
             first = f" ({bad.num_skipped} bad ones skipped, the first: {bad.first[0]})" if bad.first else ""
             raise readers.DataError(f"{path}: it has no record{first}. Give {readers.FORMATS}")

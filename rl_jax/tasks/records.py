@@ -87,10 +87,11 @@ def load(
             f"a reward that compares with it, `answer`; or path={EXAMPLE} for generated sums"
         )
 
-    def make():
-        return _make(read, test_share=test_share, system=system, skip_bad_records=skip_bad_records)
-
     files = [file for part in read for file in (*part.train.paths, *part.test.paths)]
+
+    def make():
+        return _make(read, files, test_share=test_share, system=system, skip_bad_records=skip_bad_records)
+
     arguments = {
         "parts": [
             [part.train.name, *part.train.columns, [[file.suffix for file in s.paths] for s in (part.train, part.test)]]
@@ -106,16 +107,16 @@ def load(
     _check_weights(weights, list(report["sources"]["train"]))
     tokenizer = Llama2cTokenizer(tokenizer_path) if tokenizer_path else ByteTokenizer()
     reward_fn = exact_match if report["all_have_answers"] else None
-    return base.Task("records", PlainPrompts(tokenizer), _views(stored, weights), reward_fn, check_prompts=True)
+    return base.Task("records", PlainPrompts(tokenizer), _views(stored, weights, files), reward_fn, check_prompts=True)
 
 
 class Records(base.RecordSource):
     """A split's records in an order of their own; see base.RecordSource."""
 
-    def __init__(self, stored: base.RecordSource, order: np.ndarray):
-        """order: int [N]. Places in `stored`; a place may come several times."""
+    def __init__(self, stored: base.RecordSource, order: np.ndarray, files: Sequence[pathlib.Path]):
+        """order: int [N], places in `stored`; a place may come several times. files: that the records are from."""
         super().__init__(stored, name=stored.name, split=stored.split, report=stored.report)
-        self._order = order
+        self._order, self._files = order, files
 
     def __len__(self) -> int:
         return len(self._order)
@@ -123,7 +124,12 @@ class Records(base.RecordSource):
     def __getitem__(self, index: int) -> dict[str, Any]:
         record = self._data[int(self._order[index])]  # of `stored`, a RecordSource itself
         more = json.loads(record["info"])
+        del more["place"]
         return record | {"info": json.dumps(more.pop("info"))} | more
+
+    def place_of(self, index: int) -> str:
+        file, line = json.loads(self._data[int(self._order[index])]["info"])["place"]
+        return f"{self._files[file]}, {line if isinstance(line, str) else f'line {line}'}"
 
 
 def mixture_order(counts: Sequence[int], weights: Sequence[float] | None = None) -> np.ndarray:
@@ -221,7 +227,7 @@ def _of_one(name: str, path: str) -> list[str]:
     return found[""][0] if found else []
 
 
-def _make(parts: Sequence[_Part], *, test_share: float, system: str, skip_bad_records: bool):
+def _make(parts: Sequence[_Part], files: Sequence, *, test_share: float, system: str, skip_bad_records: bool):
     """(records by split, report), as base.record_splits makes them."""
     bad = readers.BadRecords(skip=skip_bad_records)
     found: dict[str, dict[str, list]] = {"train": {}, "test": {}}
@@ -240,8 +246,8 @@ def _make(parts: Sequence[_Part], *, test_share: float, system: str, skip_bad_re
     _name_apart(found, several=len(parts) > 1)
     # One source after the other, by name: the order of the report, whose keys are sorted.
     ordered = {split: [r for name in sorted(by_name) for r in by_name[name]] for split, by_name in found.items()}
-    splits = {split: [_stored(record) for record in records] for split, records in ordered.items()}
-    targets = [_stored(record) for record in ordered["train"] if record["completion"]]
+    splits = {split: [_stored(record, files) for record in records] for split, records in ordered.items()}
+    targets = [_stored(record, files) for record in ordered["train"] if record["completion"]]
     if 0 < len(targets) < len(splits["train"]):
         splits["sft_train"] = targets
     report = counts | {
@@ -285,14 +291,18 @@ def _hold_out(records: list[dict], test_share: float, source: Source) -> tuple[l
     return [r for r in records if r["key"] not in chosen], [r for r in records if r["key"] in chosen]
 
 
-def _stored(record: Mapping) -> dict[str, str]:
-    """A record as the three texts of tasks.base."""
+def _stored(record: Mapping, files: Sequence[pathlib.Path]) -> dict[str, str]:
+    """A record as the three texts of tasks.base. Its file is stored by its number: prepared data outlive a move."""
     more = {key: record[key] for key in ("messages", "source", "id") if record[key]}
+    path, line = record["place"]
+    more["place"] = [files.index(path), line]
     info = json.dumps({"info": record["info"], **more})
     return {"prompt": record["prompt"], "completion": record["completion"], "info": info}
 
 
-def _views(stored: Callable[[str], base.RecordSource], weights: Mapping[str, float]) -> Callable[[str], Records]:
+def _views(
+    stored: Callable[[str], base.RecordSource], weights: Mapping[str, float], files: Sequence[pathlib.Path]
+) -> Callable[[str], Records]:
     """split -> its records, weighted if they are for training."""
 
     def data_source(split: str) -> Records:
@@ -300,13 +310,13 @@ def _views(stored: Callable[[str], base.RecordSource], weights: Mapping[str, flo
         if split == "sft_train" and not source.report["num_completions"]:
             raise readers.DataError(
                 "supervised fine-tuning needs a completion in the records, and none has one: name its column, "
-                "completion=COLUMN, or do without (config.sft.steps=0)"
+                "completion=COLUMN, or do without, sft.steps=0"
             )
         if split == "sft_train" and source.report["num_completions"] < source.report["num_records"]["train"]:
-            return Records(source, np.arange(len(source)))
+            return Records(source, np.arange(len(source)), files)
         counts = dict(sorted(source.report["sources"]["test" if split == "test" else "train"].items()))
         share = [weights.get(name, 1.0) for name in counts] if weights and split == "train" else None
-        return Records(source, mixture_order(list(counts.values()), share))
+        return Records(source, mixture_order(list(counts.values()), share), files)
 
     return data_source
 

@@ -3,6 +3,7 @@ import json
 import multiprocessing
 import subprocess
 import sys
+import tempfile
 
 import pytest
 
@@ -27,6 +28,13 @@ def test_records_come_back_as_they_went_in(tmp_path):
     assert source.num_skipped == 3 and source.report["skipped"] == ["x"]
     with pytest.raises(IndexError):
         source[5]
+
+
+def test_nothing_is_left_in_the_folder_for_temporary_files(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+    base.record_splits("toy", make(2), arguments={}, data_dir=tmp_path)("train")
+    assert list((tmp_path / "tmp").iterdir()) == []
 
 
 def test_splits_and_their_names(tmp_path):

@@ -199,6 +199,17 @@ def test_a_misspelt_column_is_not_blamed_on_the_record():
         parse({"question": "x"}, Columns(prompt="qestion"))
 
 
+def test_a_record_says_where_it_comes_from_although_the_prepared_data_were_made_elsewhere(load, tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        train = write(tmp_path / name / "train.jsonl", sums(3))
+        task = load(train, test_path=str(write(tmp_path / name / "test.jsonl", sums(4)[3:])))
+        places = [task.data_source("train").place_of(i) for i in range(3)]
+        assert places == [f"{train}, line {i}" for i in (1, 2, 3)]
+        assert task.data_source("test").place_of(0) == f"{tmp_path / name / 'test.jsonl'}, line 1"
+        assert "place" not in task.data_source("train")[0]
+
+
 def test_files_that_cannot_be_read(load, tmp_path):
     path = write(tmp_path / "a.jsonl", [sums(1)[0], "{not json"])
     with pytest.raises(readers.DataError, match=r"a.jsonl, line 2: not valid JSON .*skip_bad_records=True"):
