@@ -1,5 +1,9 @@
 """DR-IRL (arXiv 2503.18991): its judge. Its scale: tests/credit. A run: test_grace.py."""
 
+import copy
+import importlib
+import types
+
 import jax
 import numpy as np
 import pytest
@@ -61,6 +65,21 @@ def test_the_judge_learns_what_sets_demonstrations_apart(tmp_path):
         judge(rows)
     with pytest.raises(ValueError, match=r"category='' and categories=\('a',\) go together"):
         judges.demonstrated(setup, path=folder, categories=("a",))
+
+
+def test_a_learned_reward_of_another_model_is_refused(tmp_path, monkeypatch):
+    module = importlib.import_module("experiments.parts.judges.demonstrated")  # the package has a function of this name
+    config = small.config(tmp_path).copy_and_resolve_references().unlock()
+    trunk, other = make_setup(config), copy.deepcopy(config)
+    other.model.num_layers += 1
+    other.judge = dict(irl=dict(fn="demonstrated", path="start"))
+    deeper, tokenizer = make_setup(other), types.SimpleNamespace(vocab_size=trunk.task.tokenizer.vocab_size)
+    foreign = trunk._replace(task=trunk.task._replace(tokenizer=tokenizer))
+    for start, said in ((deeper, "another architecture: model.num_layers is"), (foreign, "another tokenizer")):
+        loaded = {"run": (deeper, {}), "start": (start, {})}
+        monkeypatch.setattr(module, "load_run", lambda _, folder, what, loaded=loaded: loaded[folder])
+        with pytest.raises(ValueError, match=f"the reward of run, trained from start, (is of|has) {said}"):
+            module.learned_reward(trunk, trunk, "run")
 
 
 @pytest.mark.slow

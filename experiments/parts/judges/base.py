@@ -4,6 +4,7 @@ A judge is made once per run, by a factory fn(setup, **keywords), and called wit
 process holds all of them and calls every judge, so a judge may run programs on the whole mesh.
 """
 
+import dataclasses
 import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -13,7 +14,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from experiments.parts.processes import to_host
-from experiments.parts.setup import Setup, load_params, make_setup
+from experiments.parts.setup import POLICIES, Setup, load_params, make_setup, model_config
 from experiments.parts.stored import read_config
 from experiments.parts.training import to_mesh
 from rl_jax.core.types import Params, Rollout, TokenBatch
@@ -112,6 +113,26 @@ def same_tokenizer(one: Any, other: Any) -> bool:
     if type(one) is not type(other) or one.vocab_size != other.vocab_size or one.eos_ids != other.eos_ids:
         return False
     return all(one.token_text(token) == other.token_text(token) for token in range(one.vocab_size))
+
+
+def need_same_model(mine: Setup, other: Setup, what: str) -> None:
+    """Checks that the params of `other` can be read by the model of `mine`.
+
+    Args:
+      mine: setup of the model that reads.
+      other: setup of the model that was trained.
+      what: the other one, for messages.
+
+    Raises:
+      ValueError: if their architectures (names the fields that differ) or their tokenizers are not the same.
+    """
+    here, there = (dataclasses.asdict(model_config(setup)) for setup in (mine, other))
+    unlike = [name for name in here if here[name] != there[name] and name not in POLICIES]
+    if unlike:
+        told = "; ".join(f"model.{name} is {there[name]!r} there and {here[name]!r} here" for name in unlike[:6])
+        raise ValueError(f"{what} is of another architecture: {told}")
+    if not same_tokenizer(mine.task.tokenizer, other.task.tokenizer):
+        raise ValueError(f"{what} has another tokenizer: its token ids are other texts here")
 
 
 def mode_of(setup: Setup, tokenizer: Any, rows: str, what: str, *, texts: bool = True) -> str:

@@ -18,6 +18,7 @@ from experiments.parts.judges.base import (
     lay_out,
     load_run,
     mode_of,
+    need_same_model,
     prompt_ids,
     sampled_ids,
 )
@@ -99,23 +100,24 @@ def demonstrated(
     trained = heads.add_reward_head(own.model, params, key, num_outputs=count)
     options = dict(category=category, places=places, by=(by_data, by_model), tau=tau, size=batch_size, decay=decay)
     options["separator"] = own.task.tokenizer.encode(separator)[0] if separator else None
-    starts = [learned_reward(setup, folder) for folder in models] or [trained]
+    starts = [learned_reward(setup, own, folder) for folder in models] or [trained]
     judge = _Demonstrated(own, params, starts, setup.config.rollout.completion_length, **options)
     if retrain_every:
         judge.learner = _Labelless(own, trained, judge.loss, learning_rate=learning_rate, every=retrain_every)
     return judge
 
 
-def learned_reward(setup: Setup, folder: str) -> Params:
+def learned_reward(setup: Setup, trunk: Setup, folder: str) -> Params:
     """The reward that the judge `demonstrated` of an earlier run has learned, of its newest checkpoint.
 
     Args:
       setup: of the run that reads it.
+      trunk: of the model that reads it, demonstrated.path of that run.
       folder: workdir of the earlier run.
 
     Raises:
       FileNotFoundError: if there is no such run.
-      ValueError: if it has not one judge of this kind, or that one has several heads.
+      ValueError: if it has not one judge of this kind, that one has several heads, or its model is not trunk's.
     """
     found, _ = load_run(setup, folder, "demonstrated.models")
     mine = {name: spec for name, spec in found.config.judge.items() if spec.fn == "demonstrated"}
@@ -123,6 +125,7 @@ def learned_reward(setup: Setup, folder: str) -> Params:
         raise ValueError(f"demonstrated.models: {folder} must have one judge `demonstrated`, of one category")
     ((name, spec),) = mine.items()
     own, params = load_run(found, spec.path, "demonstrated.path")
+    need_same_model(trunk, own, f"demonstrated.models: the reward of {folder}, trained from {spec.path},")
     head = heads.add_reward_head(own.model, params, jax.random.key(found.config.seed), num_outputs=1)
     like = _Labelless(own, head, lambda *_: None, learning_rate=spec.get("learning_rate", 1e-4), every=1).carried()
     with checkpoint.Checkpointer(pathlib.Path(folder) / "checkpoints", every=1) as checkpoints:
