@@ -68,19 +68,24 @@ def sample(setup: Setup, params, rewards) -> list[Judged]:
     return result
 
 
-def gold_scores(judged: list[Judged], config) -> np.ndarray:
-    """The verifier's rewards, float [rows]: the task's own if there are judges.
+def need_gold(setup: Setup) -> None:
+    """Raises ValueError if there are judges, but what they pick is not graded by the task's own reward."""
+    config = setup.config
+    if config.judge and TASK not in config.reward.terms and (config.reward.terms or setup.task.reward_fn is None):
+        raise ValueError(
+            "best_of_n needs the task's own reward, to grade what the judges pick: "
+            + (
+                f"task.name={config.task.name!r} has none, name one: --config.reward.function=my_rewards:score"
+                if setup.task.reward_fn is None
+                else "leave reward.terms empty, or add {'task': {'fn': 'task', 'weight': 0.0}}"
+            )
+        )
 
-    Raises:
-      ValueError: if the task's own reward is no term of the reward.
-    """
+
+def gold_scores(judged: list[Judged], config) -> np.ndarray:
+    """The verifier's rewards, float [rows]: the task's own if there are judges."""
     if not config.judge:
         return np.concatenate([part.result.rewards for part in judged])
-    if TASK not in judged[0].result.components:
-        raise ValueError(
-            "best_of_n needs the task's own reward, to grade what the judges pick: leave reward.terms empty, or "
-            "add {'task': {'fn': 'task', 'weight': 0.0}}"
-        )
     return np.concatenate([part.result.components[TASK] for part in judged])
 
 
@@ -179,6 +184,7 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> list[dict
     claim(config, workdir, "best_of_n")
     setup = make_setup(config, task)
     need_reward(setup)
+    need_gold(setup)
     check_rows(setup, **{"best_of_n.batch_size": settings.batch_size})
     record_run(config, workdir, "best_of_n", setup.mesh.devices.flat)
     folders = [name for name in settings.proxies.split(",") if name]

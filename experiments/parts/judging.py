@@ -9,6 +9,7 @@ import numpy as np
 from experiments.parts import processes, rollout_mesh
 from experiments.parts.encoding import encode_prompts, whole_text
 from experiments.parts.failures import Failure, Failures, first_failure
+from experiments.parts.judges.table import need_models
 from experiments.parts.rewards import Rewards, Rows
 from experiments.parts.setup import Setup, check_rows, sampling_of
 from experiments.parts.training import jit_generate
@@ -131,7 +132,13 @@ def _bring_together(
 
 
 def need_reward(setup: Setup) -> None:
-    """Raises ValueError if nothing scores the completions of the run's task."""
+    """Checks, before a warm start, that something scores the completions of the run's task.
+
+    Raises:
+      ValueError: if nothing does.
+      FileNotFoundError: if the model of a judge is missing.
+    """
+    need_models(setup.config.get("judge") or {})
     if "agent" in setup.config and setup.config.agent.env.fn != "one_answer":
         return  # the environment does
     if setup.task.reward_fn is None and not setup.config.reward.terms and not setup.config.judge:

@@ -10,7 +10,7 @@ reward/NAME/weighted. config.reward.compose makes one reward of them (rl_jax.rew
 """
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,6 +27,8 @@ from rl_jax.rewards.pool import RewardPool, RewardResult, function_name
 from rl_jax.rewards.terms import Term, load_terms, score_group, score_item
 from rl_jax.tasks import Task
 from rl_jax.training import distributed
+
+OF_TEXTS = "of_texts"  # the name of a judge's own reward in its workers
 
 
 class Rows(NamedTuple):
@@ -72,6 +74,7 @@ class Rewards:
         names = ("num_workers", "time_limit_s", "failure_reward")
         options = {name: settings[name] for name in names}
         options["memory_gb"] = settings.get("memory_gb", 4.0)  # runs of before it have none (experiments.reverify)
+        self._options, self._graders = options, []
         items = [[t.name, t.path, t.keywords] for t in terms if not t.is_group]
         self._pool = None
         if not terms and task.reward_fn is not None:
@@ -80,14 +83,15 @@ class Rewards:
             self._pool = RewardPool(score_item, kwargs={"terms": items}, **options)
         self._compose = bind(composition or settings.compose.to_dict(), compose)
         if judges:
-            judges.give(self.verify)
+            judges.give(self.verify, self.grader)
 
     def __enter__(self) -> "Rewards":
         return self
 
     def __exit__(self, *exception) -> None:
-        if self._pool is not None:
-            self._pool.close()
+        for pool in (self._pool, *self._graders):
+            if pool is not None:
+                pool.close()
 
     def __call__(self, rows: Rows) -> RewardResult:
         """The rewards of `rows`, and each term as a component."""
@@ -159,14 +163,23 @@ class Rewards:
         Returns:
           float32 [N], nan where the reward failed.
         """
-        found = None
-        if distributed.is_main() and completions:
-            prompts, infos = [record["prompt"] for record in records], [record["info"] for record in records]
-            result = self._pool(prompts, completions, infos)
+
+        def task_rewards(result: RewardResult) -> np.ndarray:
             zeros = np.zeros_like(result.rewards)  # of a term that failed on every text
-            values = result.components.get(TASK, zeros) if self._terms else result.rewards
-            found = np.where(result.failed, np.nan, values).tolist()
-        return np.array(distributed.gather(found)[0] or (), np.float32)
+            return result.components.get(TASK, zeros) if self._terms else result.rewards
+
+        return _of_texts(self._pool, records, completions, task_rewards)
+
+    def grader(self, path: str, keywords: Mapping) -> Callable[[Sequence[dict], Sequence[str]], np.ndarray]:
+        """`verify` by another reward function, "module:function", in workers of its own within the same limits."""
+        items = {"terms": [[OF_TEXTS, path, keywords]]}
+        pool = RewardPool(score_item, kwargs=items, **self._options) if distributed.is_main() else None
+        self._graders.append(pool)
+
+        def rewards(result: RewardResult) -> np.ndarray:
+            return result.components.get(OF_TEXTS, np.zeros_like(result.rewards))
+
+        return lambda records, texts: _of_texts(pool, records, texts, rewards)
 
     def learn(self, judged: Any) -> dict[str, float]:
         """Trains the judges that are due after a step. Returns their metrics (judges.table.Judges.learn)."""
@@ -193,6 +206,16 @@ class Rewards:
             result = self._total(judged.records, result, values | opinion.terms, weights)
         rollout = judged.rollout._replace(token_rewards=opinion.token_rewards, step_ends=opinion.step_ends)
         return judged._replace(rollout=rollout, result=result)
+
+
+def _of_texts(pool: RewardPool, records: Sequence[dict], texts: Sequence[str], values: Callable) -> np.ndarray:
+    """float32 [N]: values(RewardResult) of texts that are no rows of a step; nan where it failed. Process 0 scores."""
+    found = None
+    if distributed.is_main() and texts:
+        prompts, infos = [record["prompt"] for record in records], [record["info"] for record in records]
+        result = pool(prompts, texts, infos)
+        found = np.where(result.failed, np.nan, values(result)).tolist()
+    return np.array(distributed.gather(found)[0] or (), np.float32)
 
 
 def _by_group(term: Term, rows: Rows, infos: list[dict], values: Mapping[str, np.ndarray]) -> np.ndarray:

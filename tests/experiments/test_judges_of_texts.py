@@ -88,15 +88,30 @@ def test_a_hint_is_worth_what_the_frozen_model_answers(setup, monkeypatch):
     said = {"1+2=3": ("", "=3", "=4", "5"), "1+2=4=5": ("=3",) * 4, "30-4=26": ("",) * 4, "30-4=2=2=7": ("",) * 4}
     monkeypatch.setattr(voting, "make_votes", lambda *_: lambda texts: [said[text] for text in texts])
     infos = [{"answer": 3}] * 2 + [{"answer": 26}] * 2
-    judge = judges.stimulus(setup, path="", answer="{hint}{output}")
+
+    def graded(judge):
+        """The judge with the workers of a run's rewards, which here are this process."""
+        judge.grade = rewards.grader(*judge.graded_by)
+        return judge
+
+    rewards = make_rewards(setup)
+    judge = graded(judges.stimulus(setup, path="", answer="{hint}{output}"))
     found = judge(judged_rows(setup.task.tokenizer, infos=infos))
     np.testing.assert_allclose(found.rewards, [0.5, 1.0, 1.0, 0.0])
     np.testing.assert_allclose(found.components["spread"], [0.5, 0, 0, 0])
     own = judges.stimulus(setup, path="", answer="{output}", reward=f"{__name__}:of_length", keywords=dict(scale=2.0))
-    np.testing.assert_allclose(own(judged_rows(setup.task.tokenizer, infos=infos)).rewards, [2.5, 4, 0, 0])
+    np.testing.assert_allclose(graded(own)(judged_rows(setup.task.tokenizer, infos=infos)).rewards, [2.5, 4, 0, 0])
+    failing = graded(judges.stimulus(setup, path="", answer="{output}", reward=f"{__name__}:of_first"))
+    found = failing(judged_rows(setup.task.tokenizer, infos=infos)).rewards
+    np.testing.assert_allclose(found, [0.75, 1.0, 0.0, 0.0])  # of an empty answer it raises: reward.failure_reward
     for bad, said_then in ((dict(votes=0), "votes=0 must be at least 1"), (dict(reward="nice"), "reward='nice' is no")):
         with pytest.raises(ValueError, match=said_then):
             judges.stimulus(setup, path="", **bad)
+
+
+def of_first(prompt, completion, info):
+    """A reward that fails on an empty answer."""
+    return float(bool(completion[0]))
 
 
 def of_length(prompt, completion, info, *, scale):

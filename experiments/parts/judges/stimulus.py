@@ -1,6 +1,6 @@
 """A hint is worth what a frozen model makes of it: directional stimulus prompting (arXiv 2302.11520)."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -8,9 +8,9 @@ import numpy as np
 from experiments.parts.judges import generative, voting
 from experiments.parts.judges.base import Judge, Rows, Verdict, judge_prompts
 from experiments.parts.setup import Setup
-from rl_jax.experience.prompt import info_of
 from rl_jax.preferences.judge_task import fill
 from rl_jax.rewards import replies, terms
+from rl_jax.rewards.pool import function_name
 
 TEMPLATE = "{prompt}{hint}"
 
@@ -52,19 +52,38 @@ def stimulus(
     if reward == "task":
         given = dict(setup.task.reward_kwargs) | given
     ask = generative.Cached(voting.make_votes(setup, path, votes, temperature, max_tokens, "stimulus.path"))
+    return _Stimulus(ask, template, answer, (function_name(fn), given), float(setup.config.reward.failure_reward))
 
-    def judge(judged: Rows) -> Verdict:
-        rows = list(zip(judged.records, judge_prompts(judged.records), judged.completions, strict=True))
-        outputs = ask([fill(template, prompt=prompt, hint=hint) for _, prompt, hint in rows])
-        found = []
-        for (record, _, hint), samples in zip(rows, outputs, strict=True):
-            texts = [fill(answer, hint=hint, output=output) for output in samples]
-            values = [fn(record["prompt"], text, info_of(record), **given) for text in texts]
-            found.append([float(x["reward"] if isinstance(x, Mapping) else x) for x in values])
-        rewards = np.array(found, np.float32)
+
+class _Stimulus:
+    """The judge of `stimulus`.
+
+    Attributes:
+      graded_by: ("module:function" of the reward, its keywords).
+      grade: (N records, N texts) -> float32 [N], nan where it failed: the reward in worker processes of its own, within
+        the limits of config.reward; judges.table.Judges.give sets it.
+    """
+
+    def __init__(
+        self, ask: Callable, template: str, answer: str, graded_by: tuple[str, dict[str, Any]], failure: float
+    ):
+        self._ask, self._template, self._answer, self._failure = ask, template, answer, failure
+        self.graded_by = graded_by
+        self.grade: Callable[[Sequence[dict], Sequence[str]], np.ndarray] | None = None
+
+    def __call__(self, judged: Rows) -> Verdict:
+        hints = judged.completions
+        asked = zip(judge_prompts(judged.records), hints, strict=True)
+        outputs = self._ask([fill(self._template, prompt=prompt, hint=hint) for prompt, hint in asked])
+        rows = [
+            (record, hint, output)
+            for record, hint, of in zip(judged.records, hints, outputs, strict=True)
+            for output in of
+        ]
+        texts = [fill(self._answer, hint=hint, output=output) for _, hint, output in rows]
+        found = self.grade([record for record, *_ in rows], texts)
+        rewards = np.where(np.isnan(found), np.float32(self._failure), found).reshape(len(hints), -1)
         return Verdict(rewards.mean(axis=1), components={"spread": rewards.std(axis=1)})
-
-    return judge
 
 
 def reward_of(setup: Setup, name: str):

@@ -5,12 +5,13 @@ of the task's own reward, which is then only logged, as `task`. A judge of token
 """
 
 import math
+import pathlib
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from experiments.parts import judges
+from experiments.parts import hub, judges
 from experiments.parts.judges.base import Judge, Rows, Verdict
 from experiments.parts.judges.learning import Learner
 from experiments.parts.setup import Setup
@@ -76,14 +77,20 @@ class Judges:
         for name in self.seeing:
             self.by_name[name].see(params)
 
-    def give(self, verify: Callable) -> None:
-        """Gives the task's own reward to the judges that ask it about texts of their own: those with a `verify`.
+    def give(self, verify: Callable, grader: Callable) -> None:
+        """Gives rewards to the judges that ask them about texts of their own.
 
-        verify: (N records, N texts) -> float32 [N], nan where it failed (rewards.Rewards.verify).
+        Args:
+          verify: (N records, N texts) -> float32 [N], nan where it failed (rewards.Rewards.verify): the task's own
+            reward, for judges with a `verify`.
+          grader: ("module:function", keywords) -> the same of that function (rewards.Rewards.grader), for judges with
+            a `grade`, whose function is `graded_by`.
         """
         for judge in self.by_name.values():
             if hasattr(judge, "verify"):
                 judge.verify = verify
+            if hasattr(judge, "grade"):
+                judge.grade = grader(*judge.graded_by)
 
     def learn(self, judged: Any) -> dict[str, float]:
         """Trains the judges that are due, on a step's rows. Returns judge/NAME/METRIC.
@@ -164,11 +171,31 @@ def check(specs: Mapping[str, Any], terms: Mapping[str, Any]) -> None:
         if isinstance(weight, bool) or not isinstance(weight, int | float) or not math.isfinite(weight):
             raise ValueError(f"judge.{name}.weight={weight!r} must be a finite number")
         if name in terms or (name == TASK and not terms):
-            raise ValueError(f"judge.{name}: a term of the reward has that name; give the judge another one")
+            term = f"reward.terms.{name}" if terms else "the task's own reward (reward.terms is empty)"
+            raise ValueError(f"judge.{name} and {term} have one name: each is a column of its own; rename one of them")
         try:
             bind({key: value for key, value in spec.items() if key != "weight"}, judges)
         except ValueError as error:
             raise ValueError(f"judge.{name}: {error}") from error
+
+
+def need_models(specs: Mapping[str, Any]) -> None:
+    """Checks that the folders of the judges' models exist, before a warm start: the models are loaded after it.
+
+    Args:
+      specs: of config.judge.
+
+    Raises:
+      FileNotFoundError: if one has no config.json.
+    """
+    for name, spec in specs.items():
+        path = spec.get("path", "") if spec["fn"] in judges.__all__ else ""  # a judge of your own has its own keywords
+        for folder in path.split(",") if isinstance(path, str) else path:
+            if folder and not hub.is_hub(folder) and not (pathlib.Path(folder) / "config.json").is_file():
+                raise FileNotFoundError(
+                    f"judge.{name}.path={folder!r} is no folder of a model: {spec['fn']} needs the --workdir of a "
+                    "finished run (experiments.reward_model trains reward models) or a Hugging Face folder"
+                )
 
 
 def _checked(name: str, verdict: Verdict, shape: tuple[int, int]) -> Verdict:
