@@ -15,8 +15,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.parts import flags, hub
-from experiments.parts.preference_data import Arrays, Encoder, PreferencePacker, flat, for_sft, records_of
+from experiments.parts import flags
+from experiments.parts.preference_data import Arrays, Encoder, PreferencePacker, flat, for_sft, load_pairs, records_of
 from experiments.parts.preference_steps import (
     PreferencePrograms,
     add_batch_statistics,
@@ -235,7 +235,7 @@ def compile_ahead(
 def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
     """Warm start, restore the latest checkpoint if any, loop, save. task: replaces config.task."""
     settings, objective = config.train, check(config)
-    loop, pairs = Run(config, workdir, "dpo", settings), preferences.load(**hub.local_fields(config.data.to_dict()))
+    loop, pairs = Run(config, workdir, "dpo", settings), load_pairs("data", config.data)
     setup = for_sft(make_setup(config, task), pairs)
     check_batches(setup)
     loop.record(setup)

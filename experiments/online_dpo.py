@@ -14,10 +14,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.parts import flags, hub, processes, references
+from experiments.parts import flags, processes, references
 from experiments.parts.clock import Clock
 from experiments.parts.judging import Judged, make_evaluate, need_reward, rewards_by_source, sample_rows
-from experiments.parts.preference_data import PreferencePacker, flat, for_sft
+from experiments.parts.preference_data import PreferencePacker, flat, for_sft, load_pairs
 from experiments.parts.preference_steps import PreferencePrograms, add_batch_statistics, build, make_objective
 from experiments.parts.prompts import make_prompts
 from experiments.parts.rewards import make_rewards
@@ -26,7 +26,6 @@ from experiments.parts.sample_candidates import POLICY, REFERENCE, Candidates, S
 from experiments.parts.setup import Setup, check_rows, make_setup
 from experiments.parts.training import to_mesh
 from experiments.parts.warm_start import warm_start
-from rl_jax import preferences
 from rl_jax.core.binding import bind
 from rl_jax.core.types import Params, PreferenceBatch
 from rl_jax.selection import candidate_values, pair_selection, reference_policy
@@ -184,7 +183,7 @@ def make_source(config):
     """
     known = {"": "train", "completion": "sft_train"}
     if config.sample.data == "pairs":
-        result = preferences.load(**hub.local_fields(config.sample.pairs.to_dict()))
+        result = load_pairs("sample.pairs", config.sample.pairs)
         return lambda task: result.data_source("train")
     if config.sample.data not in known:
         raise ValueError(f"sample.data={config.sample.data!r} is none of '', 'completion', 'pairs'")
@@ -196,7 +195,7 @@ def set_up(config, task: Task | None) -> Setup:
     setup = make_setup(config, task)
     if config.sample.data != "pairs":
         return setup
-    return for_sft(setup, preferences.load(**hub.local_fields(config.sample.pairs.to_dict())))
+    return for_sft(setup, load_pairs("sample.pairs", config.sample.pairs))
 
 
 def check_config(setup: Setup) -> None:

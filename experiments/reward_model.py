@@ -15,8 +15,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from experiments.parts import flags, hub, reward_shift, reward_traces
-from experiments.parts.preference_data import Arrays
+from experiments.parts import flags, reward_shift, reward_traces
+from experiments.parts.preference_data import Arrays, load_pairs
 from experiments.parts.reward_readers import (
     Reader,
     base_params,
@@ -93,7 +93,7 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
     """Data, params, restore, loop, save, evaluate. task: its tokenizer replaces that of config.task."""
     check(config)
     loop = Run(config, workdir, "reward_model", config.train)
-    data = preferences.load(**hub.local_fields(config.data.to_dict()))
+    data = load_pairs("data", config.data)
     setup, size = make_setup(config, task), config.train.batch_size
     check_batches(setup)
     loop.record(setup)

@@ -22,6 +22,7 @@ import argparse
 import collections
 import concurrent.futures
 import datetime
+import difflib
 import importlib
 import json
 import math
@@ -300,7 +301,7 @@ def listing(as_json: bool) -> str:
 def main(arguments: list[str] | None = None) -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("key", nargs="?", choices=keys())
+    parser.add_argument("key", nargs="?", metavar="KEY", help="an ablation; --list has all of them")
     parser.add_argument("--list", action="store_true", help="list the ablations and their claims")
     parser.add_argument("--json", action="store_true", help="with --list: as JSON")
     parser.add_argument("--all", action="store_true", help="run every ablation that has no result yet")
@@ -309,6 +310,11 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--jobs", type=int, help="with --all: how many at a time; default: 1, with --smoke a core each")
     parser.add_argument("--workdir", type=pathlib.Path, help="default: runs/ablations/KEY; with --all, runs/ablations")
     options, overrides = parser.parse_known_args(arguments)
+    if options.key is not None and options.key not in keys():
+        near = difflib.get_close_matches(options.key, keys(), n=3, cutoff=0.5)
+        parser.error(f"there is no ablation {options.key!r}; near it: {', '.join(near) or 'none'}; --list has all")
+    if overrides and options.key is None and not options.all:
+        parser.error(f"unknown argument {overrides[0]!r}; settings, --config.FIELD=VALUE, go with a KEY")
     folder = RUNS / ("ablations_smoke" if options.smoke else "ablations")
     if options.jobs is not None and (options.jobs < 1 or not options.all):
         parser.error(f"--jobs={options.jobs}: set it to 1 or more, with --all")

@@ -8,8 +8,9 @@ import json
 from collections.abc import Mapping
 
 import numpy as np
+from ml_collections import ConfigDict
 
-from experiments.parts import hub
+from experiments.parts import hub, refusals
 from experiments.parts.packers import Packing
 from experiments.parts.setup import Setup
 from rl_jax import preferences
@@ -40,10 +41,14 @@ def for_sft(setup: Setup, pairs: preferences.Preferences) -> Setup:
     return setup._replace(task=task._replace(data_source=data_source))
 
 
+def load_pairs(group: str, fields: ConfigDict) -> preferences.Preferences:
+    """The preferences of a group of the config, as config.data; its files may be of the Hub (experiments.parts.hub)."""
+    return refusals.loaded(preferences.load, group, hub.local_fields(fields.to_dict()))
+
+
 def with_data(setup: Setup) -> Setup:
     """`for_sft` with the preferences of config.data; the setup itself if the config has none."""
-    config = setup.config
-    return for_sft(setup, preferences.load(**hub.local_fields(config.data.to_dict()))) if "data" in config else setup
+    return for_sft(setup, load_pairs("data", setup.config.data)) if "data" in setup.config else setup
 
 
 class Prompts:

@@ -7,10 +7,11 @@ step; or a file that is missing or cannot be read. Anything else, a bug included
 import contextlib
 import dis
 import pathlib
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import rl_jax
 
@@ -48,6 +49,45 @@ def refusing(name: str) -> Iterator[None]:
         if not is_refusal(error):
             raise
         refuse(name, said(error))
+
+
+@contextlib.contextmanager
+def naming_fields(group: str, fields: Iterable[str]) -> Iterator[None]:
+    """Inside, an error that names an argument of a library function names the config field that the user set.
+
+    test_share=2.0 becomes task.test_share=2.0. A name without an underscore is a common word ("path", "prompt"): it is
+    a field's only before "=".
+
+    Args:
+      group: the config's, whose fields are the function's arguments, as in "task".
+      fields: their names.
+    """
+    try:
+        yield
+    except ValueError as error:
+        if len(error.args) == 1 and isinstance(error.args[0], str):
+            error.args = (_with_fields(error.args[0], group, fields),)
+        raise
+
+
+def loaded(load: Callable[..., Any], group: str, fields: Mapping[str, Any]) -> Any:
+    """A task or preferences, load(**fields), whose errors name the fields of config.`group`, when it is read, too."""
+    with naming_fields(group, fields):
+        result = load(**fields)
+    return result._replace(data_source=result.data_source and naming_fields(group, fields)(result.data_source))
+
+
+def _with_fields(text: str, group: str, fields: Iterable[str]) -> str:
+    if " takes no " in text:  # it lists the function's own keywords
+        return text
+    known = "|".join(sorted(fields, key=len, reverse=True))
+    word = re.compile(rf"(?<![\w.'\"/-])({known})(?![\w.'\"/-])")
+
+    def named(found: re.Match) -> str:
+        is_field = "_" in found[1] or text.startswith("=", found.end())
+        return f"{group}.{found[1]}" if is_field else found[1]
+
+    return word.sub(named, text)
 
 
 def is_refusal(error: BaseException) -> bool:

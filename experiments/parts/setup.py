@@ -13,7 +13,7 @@ import jax
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from experiments.parts import hub, processes, prompt_limits, rollout_mesh
+from experiments.parts import hub, processes, prompt_limits, refusals, rollout_mesh
 from rl_jax import tasks, tokenizers
 from rl_jax.core import types
 from rl_jax.core.binding import resolve
@@ -79,9 +79,18 @@ def make_setup(config: ConfigDict, task: tasks.Task | None = None) -> Setup:
     else:
         result = assemble(config, mesh, task, *load_model(config.model.to_dict(), config.seed, task.tokenizer))
     result = with_adapters(result) if config.model.lora.rank else result
+    _check_sampling(config, result.model)
     result = result._replace(task=prompt_limits.limited(config, result.task))
     result = result._replace(model=sharding.model_on_mesh(result.model, mesh))
     return with_layout(result, policies_of(config.model)["dtype"])
+
+
+def _check_sampling(config: ConfigDict, model: types.Model) -> None:
+    """Raises ValueError if config.rollout or config.eval asks for more tokens (top_k) than the vocabulary has."""
+    for group in ("rollout", "eval"):
+        if "top_k" in config.get(group, {}) and hasattr(model, "vocab_size"):
+            with refusals.naming_fields(group, config[group]):
+                sampling_of(config[group]).check(model.vocab_size)
 
 
 def with_layout(setup: Setup, dtype: str, devices: list | None = None) -> Setup:
@@ -115,7 +124,7 @@ def load_task(config: ConfigDict) -> tasks.Task:
     """
     fields = hub.local_fields(config.task.to_dict())
     try:
-        return tasks.load(**fields)
+        return refusals.loaded(tasks.load, "task", fields)
     except ValueError as error:
         if "takes no" not in str(error):
             raise
@@ -138,7 +147,8 @@ def with_adapters(setup: Setup) -> Setup:
     def add(base):
         return {"base": base, "adapters": lora.init_lora(config, base, jax.random.key(seed))}
 
-    shapes = jax.eval_shape(add, setup.param_shapes)
+    with refusals.naming_fields("model.lora", setup.config.model.lora):
+        shapes = jax.eval_shape(add, setup.param_shapes)
     shardings = sharding.tree_shardings(shapes, setup.mesh)
     place = jax.jit(add, out_shardings=shardings, donate_argnums=0)
     return setup._replace(
@@ -174,8 +184,8 @@ def _setup_hf(config: ConfigDict, mesh: Mesh, task: Any) -> Setup:
     longest = max(config.rollout.prompt_buckets) + longest_completion(config)
     if 0 < model_config.learned_positions < longest:
         raise ValueError(
-            f"{path} has {model_config.learned_positions} positions, but rollout.prompt_buckets and completion_length "
-            f"need {longest}"
+            f"{path} has {model_config.learned_positions} positions, but rollout.prompt_buckets and "
+            f"rollout.completion_length (or eval.completion_length) need {longest}"
         )
     shapes = loading.param_shapes(model_config)
     shardings = sharding.tree_shardings(shapes, mesh)
@@ -296,6 +306,10 @@ def load_params(setup: Setup, workdir: str | os.PathLike) -> types.Params:
     if (path := pathlib.Path(workdir)).parent.name == "checkpoints" and path.name.isdecimal():
         folder, step = path.parent, int(path.name)
     if not folder.is_dir():
+        if (path / "config.json").is_file() and any(path.glob("*.safetensors")):
+            raise FileNotFoundError(
+                f"init_from={workdir}: a model's folder, not that of a run: give it as --config.model.path={workdir}"
+            )
         raise FileNotFoundError(f"init_from={workdir}: no checkpoints there; run experiments.sft or .grpo first")
     if other := _other_program(folder.parent):
         raise ValueError(f"init_from={workdir} is a run of {other}, which has no language model")

@@ -23,7 +23,13 @@ def check_run(workdir: Path) -> None:
     """
     if not workdir.is_dir():
         raise FileNotFoundError(f"no run at {workdir}: name the --workdir of a program under experiments/")
-    if not any((workdir / name).exists() for name in MARKS):
+    found = {name for name in MARKS if (workdir / name).exists()}
+    if found <= {"config.json"} and any(workdir.glob("*.safetensors")):
+        raise FileNotFoundError(
+            f"no run at {workdir}: the folder holds a model, *.safetensors, and no metrics: name the --workdir of "
+            "the run that trained it"
+        )
+    if not found:
         raise FileNotFoundError(
             f"no run at {workdir}: the folder has none of {', '.join(MARKS)}: name the --workdir of a program under "
             "experiments/"

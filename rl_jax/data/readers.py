@@ -14,7 +14,8 @@ import zlib
 from collections.abc import Iterator, Mapping
 
 _SPACE = re.compile(r"[ \t\r\n]*")  # whitespace of JSON
-FORMATS = "a JSON object per line (*.jsonl, *.jsonl.gz), a *.json with one array of objects, or a *.parquet"
+LINES = "a JSON object per line (*.jsonl, *.jsonl.gz)"
+FORMATS = f"{LINES}, a *.json with one array of objects, or a *.parquet"
 NOT_READ = (".csv", ".tsv", ".xls", ".xlsx", ".ods", ".arrow", ".feather", ".zip", ".tar", ".bz2", ".xz", ".zst")
 NUM_REPORTED = 5  # number of skipped records that the report quotes
 
@@ -120,8 +121,19 @@ def read_filled_lines(path, bad: BadRecords) -> Iterator[tuple[int, str]]:
     yield from ((line, text) for line, text in read_lines(path, bad) if text.strip())
 
 
+def _refuse_table(path: pathlib.Path, formats: str) -> None:
+    if path.name.lower().removesuffix(".gz").endswith(NOT_READ):
+        raise DataError(f"{path}: a {path.suffix} file is not read here. Give {formats}; of a table, "
+                        "pandas.read_csv(FILE).to_json(NEW, orient='records', lines=True) makes JSON lines")
+
+
 def read_objects(path, bad: BadRecords) -> Iterator[tuple[int, dict]]:
-    """Yields (line number, object) for every line that is a JSON object; others go to `bad`, blank ones nowhere."""
+    """Yields (line number, object) for every line that is a JSON object; others go to `bad`, blank ones nowhere.
+
+    Raises:
+      DataError: if the file's name is that of a table or an archive.
+    """
+    _refuse_table(pathlib.Path(path), LINES)
     for line, text in read_filled_lines(path, bad):
         try:
             record = json.loads(text, object_pairs_hook=unique_keys)
@@ -211,9 +223,7 @@ def read_records(path, bad: BadRecords) -> Iterator[tuple[int | str, dict]]:
       DataError: if the file's name is that of a table or an archive; names the formats that are read.
     """
     path = pathlib.Path(path)
-    if path.name.lower().removesuffix(".gz").endswith(NOT_READ):
-        raise DataError(f"{path}: a {path.suffix} file is not read here. Give {FORMATS}; of a table, "
-                        "pandas.read_csv(FILE).to_json(NEW, orient='records', lines=True) makes JSON lines")
+    _refuse_table(path, FORMATS)
     if path.suffix == ".parquet":
         yield from read_parquet(path)
     elif path.suffix == ".json" and next((text[:1] for _, text in read_byte_lines(path) if text.strip()), b"") == b"[":

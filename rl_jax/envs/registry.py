@@ -36,7 +36,7 @@ def load(name: str, **keywords) -> Environment:
     if library in HOSTED:
         raise ValueError(f"{name} runs on the host and only as a vector of environments: use load_vector")
     known = ", ".join(f"{library}/NAME" for library in (*OWN, *PURE, *HOSTED))
-    raise ValueError(f"environment {name!r} is none of {known}")
+    raise ValueError(f"env.name={name!r} is none of {known}")
 
 
 def load_vector(name: str, num_envs: int, *, fresh_starts: int | None = None, **keywords) -> Vector:

@@ -135,13 +135,25 @@ def prepare(
                     f"{path}: no record that can be used ({bad.num_skipped} bad ones skipped"
                     f"{', the first: ' + bad.first[0] if bad.first else ''}): give a file of {kind}"
                 )
+        if 0 < test_share < 1 and not all(splits.values()):
+            number = sum(map(len, splits.values()))
+            raise readers.DataError(
+                f"{', '.join(map(str, paths)) or name}: of {number} records test_share={test_share} puts none in the "
+                f"{'train' if splits['test'] else 'test'} split: give more prompts or another share"
+            )
         report = {**counts, "num_skipped": bad.num_skipped, "skipped": bad.first}
         return {split: rows for split, rows in splits.items() if rows or 0 < test_share < 1}, report
 
     identity = {**arguments, "kind": kind, "test_share": float(test_share), "skip_bad_records": bool(skip_bad_records)}
     files = [__file__, records.__file__, checks.__file__, *code]
     stored = base.record_splits(name, make, arguments=identity, sources=paths, code=files, data_dir=data_dir)
-    return Preferences(name, kind, lambda split: PreferenceSource(stored(split), kind))
+
+    def data_source(split: str) -> PreferenceSource:
+        if test_share == (0 if split == "test" else 1):
+            raise ValueError(f"test_share={test_share} leaves {name} without the {split} split, which is needed here")
+        return PreferenceSource(stored(split), kind)
+
+    return Preferences(name, kind, data_source)
 
 
 def _stored(record: dict) -> dict[str, str]:

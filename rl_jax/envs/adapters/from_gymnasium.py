@@ -4,6 +4,9 @@ Any environment registered with gymnasium works: "CartPole-v1", or "my_module:My
 For the consequences of living on the host see rl_jax.envs.adapters.host.
 """
 
+import difflib
+from collections.abc import Callable
+
 import numpy as np
 
 from rl_jax.envs.adapters.host import hosted
@@ -15,14 +18,33 @@ except ImportError as error:
     raise ImportError("gymnasium environments need the extra: pip install -e '.[control]'") from error
 
 
+def _made(make: Callable, name: str, **options):
+    """make(name, **options). Raises ValueError if gymnasium knows no such name, or the module before ":" is missing."""
+    try:
+        return make(name, **options)
+    except gymnasium.error.UnregisteredEnv as error:
+        near = difflib.get_close_matches(name, gymnasium.registry, n=3, cutoff=0.5)
+        said = f"the nearest: {', '.join(f'gymnasium/{other}' for other in near)}" if near else str(error)
+        raise ValueError(
+            f"env.name='gymnasium/{name}': gymnasium has no such environment; {said}. One of your own is "
+            "gymnasium/MODULE:NAME, of a module that registers it"
+        ) from error
+    except ModuleNotFoundError as error:
+        module, missing = name.rpartition(":")[0], error.name or getattr(error.__cause__, "name", None)
+        if not module or missing != module:
+            raise
+        raise ValueError(
+            f"env.name='gymnasium/{name}': there is no module {module!r}, which is to register the environment"
+        ) from error
+
+
 class _Host:
     """B gymnasium environments with automatic reset."""
 
     def __init__(self, name: str, num_envs: int, mode: str, keywords: dict):
         same_step = {"autoreset_mode": gymnasium.vector.AutoresetMode.SAME_STEP}
-        self.envs = gymnasium.make_vec(
-            name, num_envs=num_envs, vectorization_mode=mode, vector_kwargs=same_step, **keywords
-        )
+        options = {"num_envs": num_envs, "vectorization_mode": mode, "vector_kwargs": same_step}
+        self.envs = _made(gymnasium.make_vec, name, **options, **keywords)
         self.observation_space = space(self.envs.single_observation_space)
         self.action_space = space(self.envs.single_action_space)
 
@@ -53,8 +75,7 @@ def make_vector(name: str, num_envs: int, *, mode: str = "sync", **keywords) -> 
       Vector.
 
     Raises:
-      gymnasium.error.Error: if the name is unknown.
-      ValueError: if a space is neither Discrete nor Box.
+      ValueError: if the name is unknown (names the nearest ones), or a space is neither Discrete nor Box.
     """
     return hosted(_Host(name, num_envs, mode, keywords), num_envs)
 
@@ -96,7 +117,6 @@ def make_single(name: str, **keywords) -> _Single:
       **keywords: of the environment.
 
     Raises:
-      gymnasium.error.Error: if the name is unknown.
-      ValueError: if a space is neither Discrete nor Box.
+      ValueError: if the name is unknown (names the nearest ones), or a space is neither Discrete nor Box.
     """
-    return _Single(gymnasium.make(name, **keywords))
+    return _Single(_made(gymnasium.make, name, **keywords))
