@@ -3,9 +3,10 @@
 Records, and how they are read and encoded, are defined in rl_jax.preferences.
 """
 
+import contextlib
 import difflib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 from ml_collections import ConfigDict
@@ -44,6 +45,14 @@ def for_sft(setup: Setup, pairs: preferences.Preferences) -> Setup:
 def load_pairs(group: str, fields: ConfigDict) -> preferences.Preferences:
     """The preferences of a group of the config, as config.data; its files may be of the Hub (experiments.parts.hub)."""
     return refusals.loaded(preferences.load, group, hub.local_fields(fields.to_dict()))
+
+
+@contextlib.contextmanager
+def naming_lengths() -> Iterator[None]:
+    """Inside, errors of the encoders name the fields of config.rollout and config.encode."""
+    lengths, rules = ("prompt_buckets", "completion_length"), ("truncate", "identical", "empty")
+    with refusals.naming_fields("rollout", lengths), refusals.naming_fields("encode", rules):
+        yield
 
 
 def with_data(setup: Setup) -> Setup:
@@ -150,7 +159,8 @@ class Encoder:
 
     def __call__(self, records: list[dict]) -> tuple[Arrays, dict[str, int]]:
         """(arrays, counts of what was truncated and dropped)."""
-        arrays, counts = preferences.encode_preferences(self._tokenizer, records, **self._settings)
+        with naming_lengths():
+            arrays, counts = preferences.encode_preferences(self._tokenizer, records, **self._settings)
         arrays |= info_arrays(records, arrays, self._needed)
         if "other_rewards" in self._needed - set(arrays):
             if not self._brevity:

@@ -10,7 +10,15 @@ import numpy as np
 
 from experiments.parts import reward_shift, reward_traces
 from experiments.parts.packers import Packing
-from experiments.parts.preference_data import Arrays, PreferencePacker, flat, info_arrays, records_of, take_rows
+from experiments.parts.preference_data import (
+    Arrays,
+    PreferencePacker,
+    flat,
+    info_arrays,
+    naming_lengths,
+    records_of,
+    take_rows,
+)
 from experiments.parts.processes import to_host
 from experiments.parts.reward_evaluation import evaluate_responses, evaluate_steps
 from experiments.parts.setup import Setup, load_params
@@ -116,7 +124,8 @@ def _steps_reader(setup: Setup) -> Reader:
 
     def encode(records):
         lengths = _lengths(config) | {"separator": config.encode.separator}
-        arrays, counts = preferences.encode_steps(setup.task.tokenizer, records, unlabelled="drop", **lengths)
+        with naming_lengths():
+            arrays, counts = preferences.encode_steps(setup.task.tokenizer, records, unlabelled="drop", **lengths)
         prompt_length = arrays["tokens"].shape[1] - config.rollout.completion_length
         columns = np.where(arrays["step_ends"] < 0, -1, arrays["step_ends"] + prompt_length).astype(np.int32)
         return arrays | {"columns": columns}, counts
@@ -279,9 +288,10 @@ def encode_responses(setup: Setup, records: list[dict], needed: set[str]) -> tup
       ValueError: as in info_arrays.
     """
     config = setup.config
-    arrays, counts = preferences.encode_preferences(
-        setup.task.tokenizer, records, identical=config.encode.identical, **_lengths(config)
-    )
+    with naming_lengths():
+        arrays, counts = preferences.encode_preferences(
+            setup.task.tokenizer, records, identical=config.encode.identical, **_lengths(config)
+        )
     columns = info_arrays(records, arrays, needed)
     arrays |= {name: column.astype(np.float32) for name, column in columns.items()}
     if "attribute_targets" in arrays:

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from rl_jax.preferences.places import copied, place_of
 from rl_jax.preferences.records import take_responses
 
 TRUNCATE = ("refuse", "left", "drop")
@@ -70,10 +71,10 @@ def encode_preferences(
     for place, prompt in prompts.items():
         given = records[place]["responses"]
         if len(given) > width:
-            raise ValueError(f"record {place} has {len(given)} responses, more than responses={width}")
+            raise ValueError(f"{place_of(records, place)} has {len(given)} responses, more than responses={width}")
         whole = [response_ids(tokenizer, text) for text in given]
         if empty == "refuse":
-            _refuse_blank(place, given, whole)
+            _refuse_blank(place_of(records, place), given, whole)
         ids = [row[:completion_length] for row in whole]
         asked = _asked(tokenizer, records[place], prompt, max(prompt_buckets), truncate)
         if len(asked) < len(ids):
@@ -82,8 +83,8 @@ def encode_preferences(
         if len({(tuple(before), tuple(row)) for before, row in zip(asked, ids, strict=True)}) < len(ids):
             if identical == "refuse":
                 raise ValueError(
-                    f"record {place}: two of its responses are the same once they are cut to {completion_length} "
-                    f"tokens: {given[0]!r:.80}. Raise completion_length, or pass identical='drop'"
+                    f"{place_of(records, place)}: two of its responses are the same once they are cut to "
+                    f"{completion_length} tokens: {given[0]!r:.80}. Raise completion_length, or pass identical='drop'"
                 )
             counts["num_identical_dropped"] += 1
             continue
@@ -128,7 +129,7 @@ def unpair(records: Sequence[dict]) -> list[dict]:
     records = list(records)
     most = max((len(record["responses"]) for record in records), default=0)
     return [
-        take_responses(record, [k]) | {"rewards": [float(k == 0)]}
+        copied(record, take_responses(record, [k]) | {"rewards": [float(k == 0)]})
         for k in range(most)
         for record in records
         if k < len(record["responses"])
@@ -186,9 +187,9 @@ def encode_prompts(
         if len(ids) > limit:
             if truncate == "refuse":
                 raise ValueError(
-                    f"record {place}: its prompt has {len(ids)} tokens with BOS, over the largest bucket {limit}: "
-                    f"{str(record['prompt'])!r:.80}. Add a wider one to prompt_buckets, or set encode.truncate to "
-                    "'left' or 'drop'"
+                    f"{place_of(records, place)}: its prompt has {len(ids)} tokens with BOS, over the largest "
+                    f"bucket {limit}: {str(record['prompt'])!r:.80}. Add a wider one to prompt_buckets, or "
+                    "set encode.truncate to 'left' or 'drop'"
                 )
             if truncate == "drop":
                 counts["num_prompts_dropped"] += 1
@@ -211,12 +212,12 @@ def _values(records: Sequence[dict], width: int) -> dict[str, np.ndarray]:
     }
 
 
-def _refuse_blank(place: int, given: Sequence, ids: Sequence[list[int]]) -> None:
+def _refuse_blank(where: str, given: Sequence, ids: Sequence[list[int]]) -> None:
     """Raises ValueError if a response that is a text has no token before its EOS."""
     blank = [len(row) == 1 and isinstance(text, str) for row, text in zip(ids, given, strict=True)]
     if any(blank):
         raise ValueError(
-            f"record {place}: response {blank.index(True)} is empty: it has no token before its "
+            f"{where}: response {blank.index(True)} is empty: it has no token before its "
             "EOS. Correct the record, or pass empty='keep' for sampled responses"
         )
 

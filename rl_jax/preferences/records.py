@@ -41,6 +41,7 @@ from rl_jax.data.checks import (
     shared,
     typed,
 )
+from rl_jax.preferences import places
 
 KINDS = ("pairs", "rankings", "labels", "steps")
 FIELDS = {
@@ -82,8 +83,8 @@ def parse(kind: str, raw: Mapping, *, marker: str | None = None, sort_by_reward:
     return _best_first(record, sort_by_reward) if kind == "rankings" else record
 
 
-def take_responses(record: Mapping, places: Sequence[int]) -> dict:
-    """The record with the responses at `places`, in that order, and with what it holds per response.
+def take_responses(record: Mapping, chosen: Sequence[int]) -> dict:
+    """The record with the responses at `chosen`, in that order, and with what it holds per response.
 
     Per response are the rewards, `prompts` if there are, and each list in `info` with as many entries as responses.
     `prompt` is then the first of `prompts`.
@@ -91,12 +92,13 @@ def take_responses(record: Mapping, places: Sequence[int]) -> dict:
     count = len(record["responses"])
 
     def take(value):
-        return [value[place] for place in places] if isinstance(value, list) and len(value) == count else value
+        return [value[place] for place in chosen] if isinstance(value, list) and len(value) == count else value
 
     taken = {name: take(record[name]) for name in ("responses", "rewards", "prompts") if name in record}
     if taken.get("prompts"):
         taken["prompt"] = taken["prompts"][0]
-    return {**record, **taken, "info": {name: take(value) for name, value in record.get("info", {}).items()}}
+    info = {name: take(value) for name, value in record.get("info", {}).items()}
+    return places.copied(record, {**record, **taken, "info": info})
 
 
 def prompt_of(record: Mapping, place: int) -> str | list:

@@ -4,11 +4,12 @@ import hashlib
 import json
 import pathlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from rl_jax.data import checks, readers
 from rl_jax.preferences import records
+from rl_jax.preferences.places import Placed
 from rl_jax.tasks import base
 
 DEFAULT_DATA_DIR = base.DEFAULT_DATA_DIR
@@ -38,8 +39,9 @@ class PreferenceSource:
       report: all counts from making the dataset.
     """
 
-    def __init__(self, stored: base.RecordSource, kind: str):
-        self._stored, self.kind = stored, kind
+    def __init__(self, stored: base.RecordSource, kind: str, paths: Sequence = ()):
+        """paths: the files that the records were read from."""
+        self._stored, self.kind, self._paths = stored, kind, paths
         self.name, self.split, self.report, self.num_skipped = (
             stored.name,
             stored.split,
@@ -52,7 +54,11 @@ class PreferenceSource:
 
     def __getitem__(self, index: int) -> dict:
         row = self._stored[index]
-        return {"prompt": row["prompt"]} | json.loads(row["completion"]) | {"info": json.loads(row["info"])}
+        record = {"prompt": row["prompt"]} | json.loads(row["completion"]) | {"info": json.loads(row["info"])}
+        if (found := record.pop("place", None)) is None:
+            return record
+        file, line = found
+        return Placed(record, f"{self._paths[file]}, {line if isinstance(line, str) else f'line {line}'}")
 
     def __repr__(self) -> str:  # grain prints it in error messages: it must not show the data
         return f"PreferenceSource({self.name!r}, {self.split!r}, {len(self)} {self.kind})"
@@ -75,14 +81,14 @@ def prompt_share(prompt) -> float:
 def convert(
     path, objects: Iterable[tuple[int, dict]], make: Callable[[dict], list[dict]], bad: readers.BadRecords
 ) -> Iterator[dict]:
-    """Yields the records that make(object) returns for each (line, object); refused objects go to `bad`."""
+    """Yields the records that make(object) returns for each (line, object), placed at the line; others go to `bad`."""
     for line, raw in objects:
         try:
             made_records = make(raw)
         except checks.Problem as problem:
             bad.reject(path, line, problem.text, field=problem.field, cause=problem)
             continue
-        yield from made_records
+        yield from (Placed(record, line) for record in made_records)
 
 
 def prepare(
@@ -125,11 +131,11 @@ def prepare(
 
     def make():
         bad, counts, splits = readers.BadRecords(skip=skip_bad_records), Counter(), {"train": [], "test": []}
-        for path in paths:
+        for file, path in enumerate(paths):
             count = 0
             for record in read(path, bad, counts):
                 count += 1
-                splits["test" if prompt_share(record["prompt"]) < test_share else "train"].append(_stored(record))
+                splits["test" if prompt_share(record["prompt"]) < test_share else "train"].append(_stored(record, file))
             if not count:
                 raise readers.DataError(
                     f"{path}: no record that can be used ({bad.num_skipped} bad ones skipped"
@@ -149,15 +155,22 @@ def prepare(
     stored = base.record_splits(name, make, arguments=identity, sources=paths, code=files, data_dir=data_dir)
 
     def data_source(split: str) -> PreferenceSource:
-        if test_share == (0 if split == "test" else 1):
-            raise ValueError(f"test_share={test_share} leaves {name} without the {split} split, which is needed here")
-        return PreferenceSource(stored(split), kind)
+        try:
+            found = stored(split)
+        except ValueError as error:
+            raise ValueError(f"{error}, with test_share={test_share}") from error
+        return PreferenceSource(found, kind, paths)
 
     return Preferences(name, kind, data_source)
 
 
-def _stored(record: dict) -> dict[str, str]:
-    """A record as the three texts of tasks.base; the messages of a chat are in the JSON instead of the prompt."""
+def _stored(record: dict, file: int) -> dict[str, str]:
+    """A record as the three texts of tasks.base; the messages of a chat are in the JSON instead of the prompt.
+
+    Its file is stored by its number, since prepared data outlive a move.
+    """
     rest = {name: value for name, value in record.items() if name != "info"}
+    if line := getattr(record, "place", ""):
+        rest["place"] = [file, line]
     prompt = rest.pop("prompt") if isinstance(record["prompt"], str) else ""
     return {"prompt": prompt, "completion": json.dumps(rest), "info": json.dumps(record["info"])}

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from rl_jax.preferences.encode import TRUNCATE, encode_prompts, layout
+from rl_jax.preferences.places import place_of
 
 UNLABELLED = -100  # the label of unlabelled steps, as in TRL and in torch's cross-entropy
 
@@ -62,7 +63,8 @@ def encode_steps(
     for place, prompt in prompts.items():
         record = records[place]
         if len(record["steps"]) > width:
-            raise ValueError(f"record {place} has {len(record['steps'])} steps, more than num_steps={width}")
+            counted = f"{len(record['steps'])} steps, more than num_steps={width}"
+            raise ValueError(f"{place_of(records, place)} has {counted}")
         ids, row_ends = [], np.full(width, -1, np.int32)
         for number, step in enumerate(record["steps"]):
             ids += _step_ids(tokenizer, step, separator)
@@ -74,8 +76,8 @@ def encode_steps(
         if np.all(row_labels == UNLABELLED):
             if unlabelled == "refuse":
                 raise ValueError(
-                    f"record {place} has no labelled step within {completion_length} tokens. Raise completion_length, "
-                    "or pass unlabelled='drop'"
+                    f"{place_of(records, place)} has no labelled step within {completion_length} tokens. Raise "
+                    "completion_length, or pass unlabelled='drop'"
                 )
             counts["num_unlabelled_dropped"] += 1
             continue

@@ -42,7 +42,6 @@ def steps(**fields):
 # name: kind, the record or the raw line, the field, what the message says behind the place
 BAD = {
     "not JSON": ("pairs", '{"prompt": "q", ', None, "not valid JSON"),
-    "an empty line": ("pairs", "", None, "not valid JSON"),
     "not an object": ("pairs", "[1, 2]", None, "expected a JSON object, found list"),
     "bad UTF-8": ("pairs", b'{"prompt": "\xff"}', None, "byte 12 is not UTF-8"),
     "half a surrogate": (
