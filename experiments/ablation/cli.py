@@ -300,7 +300,8 @@ def listing(as_json: bool) -> str:
 
 def main(arguments: list[str] | None = None) -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    shown = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("python -m experiments.ablation", description=__doc__, formatter_class=shown)
     parser.add_argument("key", nargs="?", metavar="KEY", help="an ablation; --list has all of them")
     parser.add_argument("--list", action="store_true", help="list the ablations and their claims")
     parser.add_argument("--json", action="store_true", help="with --list: as JSON")

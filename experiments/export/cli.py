@@ -125,9 +125,7 @@ def _adapters(setup: Setup, params: Params, folder: pathlib.Path) -> list[str]:
     base = hub.base_model(setup.config.model.path) if setup.config.model.path else {}
     adapters = jax.device_get(params["adapters"])
     try:
-        save_peft(
-            folder / ADAPTERS, lora_config(setup.config), adapters, model_type=loading.model_type(folder), **base
-        )
+        save_peft(folder / ADAPTERS, lora_config(setup.config), adapters, model_type=loading.model_type(folder), **base)
     except ValueError as error:  # PEFT cannot express them
         return [f"adapters ({error})"]
     return []
@@ -206,7 +204,8 @@ def _write_json(path: pathlib.Path, content: dict) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """The command line; returns the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    shown = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("python -m experiments.export", description=__doc__, formatter_class=shown)
     parser.add_argument("run", metavar="RUN", help="workdir of a run, or RUN/checkpoints/STEP")
     parser.add_argument("--to", required=True, metavar="FOLDER|hf://ORG/NAME", help="where to; a folder must be new")
     parser.add_argument("--best", action="store_true", help="the best kept checkpoint, not the newest")

@@ -96,8 +96,9 @@ def submit(sweep: pathlib.Path, tasks: Sequence[runner.Task], options) -> int:
 
 def parse(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
     """(options, "field=value" for each further --config.field=value). Exits if the arguments are invalid."""
+    shown = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+        "python -m experiments.sweep", description=__doc__, formatter_class=shown, allow_abbrev=False
     )
     parser.add_argument("--config", required=True, help="configs/FILE.py:arguments")
     parser.add_argument("--sweep", default="", help="names of sweeps, each with an optional :ARG, as in lr,seed:8")

@@ -123,7 +123,7 @@ def test_a_judge_is_a_term_beside_others(tmp_path):
     found = judged_by(tmp_path, {"length": spec(lengths)}, reward__terms=terms, reward__compose=compose)
     assert found.result.rewards.tolist() == [22, 0, 0, 11]
     config = small_config(tmp_path, reward__terms=terms, judge={"right": spec(lengths)})
-    with pytest.raises(ValueError, match="judge.right: a term of the reward has that name"):
+    with pytest.raises(ValueError, match="judge.right and reward.terms.right have one name"):
         table.check(config.judge.to_dict(), config.reward.terms.to_dict())
 
 
@@ -229,7 +229,7 @@ def test_a_broken_judge_stops_the_run(tmp_path, how, said):
         ({"rm": dict(fn="reward_modle", path="x")}, "judge.rm: .*has no function 'reward_modle'"),
         ({"rm": dict(fn="reward_model", path="x", heads=2)}, "judge.rm: reward_model takes no keyword 'heads'"),
         ({"rm": dict(fn="reward_model", path="x", weight="big")}, "judge.rm.weight='big' must be a finite number"),
-        ({"task": dict(fn="reward_model", path="x")}, "judge.task: a term of the reward has that name"),
+        ({"task": dict(fn="reward_model", path="x")}, "judge.task and the task's own reward"),
     ],
 )
 def test_a_wrong_table_is_refused_before_anything_is_loaded(judges, said):
