@@ -50,7 +50,9 @@ large models. Arguments: the paper, and words of it.
                            site says whether a task can be done, and .05 <= V(s_0) <= .75 whether it is asked. Half of
                            the next ten steps' tasks are new ones, all in the paper. `by_rule`: a rule writes, `fixed`:
                            nobody. A chat server: --config.agent.curriculum="{'fn': 'chat', 'url': ...}" and the other
-                           fields. What is right is the site's word, not an outcome model's; the critic learns every
+                           fields. What is right is the site's word; `outcome_model`: that of a model that reads
+                           instruction, actions and newest page and says YES or NO, which alone pays, as in the paper
+                           (configs/preferences/outcome_model.py has the commands before it). The critic learns every
                            token of a turn
     `smoke`                seconds, for CI
 """
@@ -67,7 +69,7 @@ ONE_OF = {  # words that exclude each other, of one paper
     "ur2": (("alone",),),
     "toolchain_star": (),
     "vla_rl": (("alone", "plain"),),
-    "webrl": (("fresh",), ("fixed", "by_rule"), ("one_critic",)),
+    "webrl": (("fresh",), ("fixed", "by_rule"), ("one_critic",), ("outcome_model",)),
 }
 
 
@@ -176,6 +178,10 @@ def _webrl(words: set[str]):
     if "fresh" not in words:
         config.agent.record = True
         config.agent.replay = dict(fn="familiar", batches=1, above=0.5, low=0.5, high=0.95)
+    if "outcome_model" in words:
+        runs = f"runs/{'smoke_' if 'smoke' in words else ''}webrl"
+        config.init_from = f"{runs}_start"
+        config.agent.turn_rewards = dict(fn="outcome", path=f"{runs}_outcome_model")
     return config
 
 

@@ -13,13 +13,14 @@ from collections.abc import Callable, Sequence
 import jax
 import numpy as np
 
-from experiments.parts import episode_replay, plan_memory, policy, rollout_mesh, turn_signals
+from experiments.parts import episode_replay, outcome_model, plan_memory, policy, rollout_mesh, turn_signals
 from experiments.parts.clock import Clock
 from experiments.parts.encoding import whole_text
 from experiments.parts.failures import first_failure
 from experiments.parts.judging import Judged, make_evaluate, sample_rows
 from experiments.parts.players import Player, check, eval_player, is_single
 from experiments.parts.rewards import Rewards, Rows
+from experiments.parts.row_rewards import paid_at_the_end, without_errors
 from experiments.parts.run import Run, Step
 from experiments.parts.sample_groups import Collected, Collector
 from experiments.parts.setup import Setup
@@ -73,6 +74,7 @@ class EpisodeCollector(Collector):
         told = {"episode/replayed": self._replayed / len(self._seen)} if self._successes else {}
         if self._plans is not None:
             told |= self._plans.metrics(self._seen, self._setup.config.sample.group_size)
+        told |= outcome_model.agreement_of(collected.judged)
         return collected._replace(metrics=collected.metrics | episode_metrics(self._seen) | told)
 
     def _sample(self, generate: Player, records, params, key, own_prompts, clock: Clock) -> Judged:
@@ -164,32 +166,11 @@ def judge_episodes(
     if "correct" in numbers and "correct" not in result.components:
         result = result._replace(components=result.components | {"correct": numbers["correct"]})
     own = np.asarray([trajectory.reward for trajectory in trajectories], np.float32)
-    turns = rollout.turns._replace(rewards=_with_outcome(rollout, result.rewards))
+    turns = rollout.turns._replace(rewards=paid_at_the_end(rollout, result.rewards))
     errors = np.asarray([trajectory.status == "error" for trajectory in trajectories])
-    rewards = _without(result.rewards + own, errors, group_size)
+    rewards = without_errors(result.rewards + own, errors, group_size)
     judged = Judged(rollout._replace(turns=turns), records, completions, result._replace(rewards=rewards))
     return score.finish(judged) if score is not None else judged
-
-
-def _with_outcome(rollout: Rollout, outcome: np.ndarray) -> np.ndarray:
-    """float32 [B, C]: the turns' rewards, with a row's outcome added at its last sampled token."""
-    numbers, rewards = rollout.turns.numbers, rollout.turns.rewards.copy()
-    sampled = numbers >= 0
-    last = numbers.shape[1] - 1 - np.argmax(sampled[:, ::-1], axis=1)
-    rows = np.flatnonzero(sampled.any(axis=1))
-    rewards[rows, last[rows]] += outcome[rows]
-    return rewards
-
-
-def _without(rewards: np.ndarray, errors: np.ndarray, size: int) -> np.ndarray:
-    """float32 [B]: the rewards, those of failed rows the mean of their group's others (0 if all of it failed)."""
-    if not errors.any():
-        return rewards
-    groups, here = rewards.reshape(-1, size), ~errors.reshape(-1, size)
-    least = np.min(np.where(here, groups, np.inf), axis=1, keepdims=True)
-    least = np.where(np.isfinite(least), least, 0.0).astype(np.float32)  # the mean of equal rewards is exactly theirs
-    mean = least[:, 0] + np.sum((groups - least) * here, axis=1) / np.maximum(here.sum(axis=1), 1)
-    return np.where(here, groups, mean[:, None]).ravel().astype(np.float32)
 
 
 def episode_numbers(trajectories: Sequence[Trajectory]) -> dict[str, np.ndarray]:

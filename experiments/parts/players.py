@@ -12,6 +12,7 @@ import numpy as np
 from experiments.parts import (
     episode_replay,
     evolving_tasks,
+    outcome_model,
     own_judgement,
     plan_memory,
     policy,
@@ -117,7 +118,7 @@ def check(config) -> None:
         problems.append(f"agent.env: {error}")
     else:
         problems += _partner_problems(config, env)
-        problems += evolving_tasks.problems(config, env)
+        problems += evolving_tasks.problems(config, env) + outcome_model.problems(config, env)
         problems += _not_told(config, env) + turn_signals.problems(config, env) + own_judgement.problems(config, env)
     problems += episode_replay.problems(config) + step_model.problems(config) + plan_memory.problems(config)
     problems += turn_rewards.problems(config)

@@ -10,6 +10,8 @@ An episode is paid for its first `most` key states and for no more: without the 
 again and again earns `weight` in each turn, however many there are. The paper sums the rewards and names no limit that
 we could read, but its labels are the ends of a success's segments, each reached once; configs.agents_papers sets `most`
 to how many those are, 2 to take a thing and to put it down. Without it there is no limit.
+
+dict(fn="outcome", path=...) is WebRL's outcome model in its place: experiments/parts/outcome_model.py.
 """
 
 import math
@@ -20,7 +22,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from experiments.parts import turn_signals
+from experiments.parts import outcome_model, turn_signals
 from experiments.parts.judges.base import in_batches, mode_of
 from experiments.parts.judges.trained import load_head, need_finished
 from experiments.parts.judging import Judged
@@ -37,7 +39,8 @@ BATCH = 64  # rows per forward pass
 
 def settings_of(config) -> dict[str, Any]:
     """config.agent.turn_rewards; runs of before there was one have none, and those of before its limit no `most`."""
-    return {"most": math.inf, **config.agent.get("turn_rewards", {"fn": ""})}
+    settings = dict(config.agent.get("turn_rewards", {"fn": ""}))
+    return settings if settings["fn"] == outcome_model.KIND else {"most": math.inf, **settings}
 
 
 def problems(config) -> list[str]:
@@ -45,13 +48,17 @@ def problems(config) -> list[str]:
     settings, found = settings_of(config), []
     if not (name := settings.pop("fn")):
         return found
+    if "state_values" in turn_signals.asked(config):
+        found.append(f"agent.turn_rewards: the fresh episodes of {turn_signals.said(config)} are paid without it")
+    if name == outcome_model.KIND:
+        if set(settings) != outcome_model.FIELDS or not settings["path"]:
+            found.append(f"agent.turn_rewards={settings} must have a path, and nothing else")
+        return found
     if name != KIND:
-        found.append(f"agent.turn_rewards.fn={name!r} is none of '', {KIND!r}")
+        found.append(f"agent.turn_rewards.fn={name!r} is none of '', {KIND!r}, {outcome_model.KIND!r}")
     if set(settings) != FIELDS or not (settings["path"] and settings["weight"] > 0 and settings["most"] > 0):
         wanted = ", ".join(sorted(FIELDS))
         found.append(f"agent.turn_rewards={settings} must have {wanted}: a path, and a weight and a most above 0")
-    if "state_values" in turn_signals.asked(config):
-        found.append(f"agent.turn_rewards: the fresh episodes of {turn_signals.said(config)} are paid without it")
     if config.agent.get("replay", {"fn": ""})["fn"]:
         found.append("agent.turn_rewards: what agent.replay brings back has been paid by it already")
     return found
@@ -144,6 +151,8 @@ def places(numbers: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def make_turn_rewards(setup: Setup) -> Callable[[Judged], Judged]:
-    """The TurnRewards of config.agent.turn_rewards; without one, rows stay as they are."""
+    """The TurnRewards or OutcomeModel of config.agent.turn_rewards; without one, rows stay as they are."""
     settings = settings_of(setup.config)
-    return TurnRewards(setup, **settings) if settings.pop("fn") else lambda judged: judged
+    if not (name := settings.pop("fn")):
+        return lambda judged: judged
+    return (outcome_model.OutcomeModel if name == outcome_model.KIND else TurnRewards)(setup, **settings)

@@ -10,7 +10,7 @@ import pytest
 from configs import agents as agents_config
 from configs.preferences import episodes as episodes_config
 from experiments import agents, dpo, evaluate, grpo, sft
-from experiments.parts import play_groups, players, policy, recordings
+from experiments.parts import play_groups, players, policy, recordings, row_rewards
 from experiments.parts.judging import need_reward
 from experiments.parts.setup import make_setup
 from experiments.report import cli as report
@@ -207,7 +207,7 @@ def test_a_failed_row_leaves_its_group():
     assert judged.result.rewards.tolist() == [1.0, 0.5, 0.0, 0.5]  # the mean of the others: no baseline moves
     assert judged.rollout.completion_mask.any(axis=1).tolist() == [True, False, True, True]
     equal = np.full(8, 0.95, np.float32)  # a group without a signal stays one: dynamic sampling drops it
-    assert np.ptp(play_groups._without(equal * (np.arange(8) > 0), np.arange(8) == 0, 8)) == 0
+    assert np.ptp(row_rewards.without_errors(equal * (np.arange(8) > 0), np.arange(8) == 0, 8)) == 0
     assert judged.result.components["correct"].tolist() == [1.0, 0.0, 0.0, 0.5]
     np.testing.assert_allclose(judged.rollout.turns.rewards.sum(axis=1), [1.0, 0.0, 0.0, 0.5])
     metrics = play_groups.episode_metrics(found)
