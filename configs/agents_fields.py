@@ -19,7 +19,7 @@ AGENT = {
     "agent.state_rollouts": "Fresh episodes from each state, for credit that asks for state_values. 0: none.",
     "agent.partner": 'The other side of kuhn, bargain. "": a script; "self": the policy; "reference": an older one.',
     "agent.step_model": 'A reward model of turns, trained beside the policy: "implicit" (OPRL). "": none.',
-    "agent.turn_rewards": 'A model that pays: "process" turns, beside the rest (VLA-RL), "outcome" alone (WebRL). "": none.',
+    "agent.turn_rewards": 'A model pays: "process" turns, beside the rest (VLA-RL); "outcome" alone (WebRL). "": none.',
     "agent.replay": 'Brings recorded episodes back: "successes" to failed groups (ARPO), "familiar" in ppo (WebRL).',
     "agent.curriculum": 'Who makes new tasks of failed ones, in ppo: "policy", "chat", "rule" (WebRL). "": nobody.',
     "agent.record": "Write each step's episodes to WORKDIR/trajectories, for configs/preferences/episodes.py.",
