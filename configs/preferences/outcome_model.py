@@ -30,7 +30,7 @@ def get_config(arg: str | None = None):
     config.model = common.transformer(
         embed_dim=64, num_layers=3, num_heads=4, num_kv_heads=4, head_dim=16, mlp_dim=256, tied_head=False
     )
-    config.rollout.update(completion_length=4, prompt_buckets=(96, 128, 192))
+    config.rollout.update(completion_length=4, prompt_buckets=(96, 128, 192), long_prompts="cut")  # keeps the page
     config.sft.update(steps=2_000, batch_size=64, eval_every=500)
     config.sft.optimizer = common.optimizer(learning_rate=2e-3, warmup_steps=50, decay_steps=1_950, final_fraction=0.05)
     config.eval.update(num_prompts=256, batch_size=128)

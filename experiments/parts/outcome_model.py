@@ -16,7 +16,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from experiments.parts.encoding import encode_prompts
 from experiments.parts.judges.base import in_batches, load_run
 from experiments.parts.judging import Judged
 from experiments.parts.row_rewards import paid_at_the_end, without_errors
@@ -24,6 +23,7 @@ from experiments.parts.setup import Setup
 from rl_jax.core.binding import bind
 from rl_jax.core.packed_rows import hidden_at
 from rl_jax.core.types import Params, TokenBatch
+from rl_jax.data import pipeline
 from rl_jax.envs import text
 from rl_jax.preferences import outcomes
 
@@ -98,7 +98,7 @@ def agreement_of(judged: Judged) -> dict[str, float]:
 
 
 def load_reader(setup: Setup, path: str | pathlib.Path) -> Callable[[Sequence[str]], np.ndarray]:
-    """Makes read(questions) -> log P of YES and of NO as the next token, float [N, 2].
+    """Makes read(questions) -> log P of YES and of NO as the next token, float [N, 2]. Long questions keep their end.
 
     Args:
       setup: of the run that the model serves.
@@ -126,12 +126,12 @@ def make_reader(own: Setup, params: Params) -> Callable[[Sequence[str]], np.ndar
         hidden = hidden_at(own.model.apply, params, rows, lambda x: x[:, -1:])
         return jax.nn.log_softmax(own.model.unembed(params, hidden)[:, 0], axis=-1)[:, first]
 
-    compiled = jax.jit(log_probs)
+    compiled, buckets = jax.jit(log_probs), own.config.rollout.prompt_buckets
 
     def read(questions: Sequence[str]) -> np.ndarray:
         if not questions:
             return np.zeros((0, 2), np.float32)
-        tokens, real = encode_prompts(own, [{"prompt": one} for one in questions])
+        tokens, real = pipeline.encode_prompts(tokenizer, questions, buckets=buckets, cut=True)
         positions = (np.maximum(np.cumsum(real, axis=1) - 1, 0) * real).astype(np.int32)
         return in_batches(own, compiled, params, TokenBatch(tokens, positions, real.astype(np.int32)), BATCH)
 
