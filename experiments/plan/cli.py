@@ -310,6 +310,8 @@ def plan(
             count = config[name].micro_batches if name in UPDATES else None
             count = result["micro_batches"] if name == "train" else count
             figures |= bounds(name, side, count, figures)
+        if name == "sft":
+            figures |= {"rows": config.sft.batch_size, "micro_batches": config.sft.micro_batches}
         if name == "decode":
             figures["cache_bytes"] = cache_bytes(side.setup, sampled_prompts(config))
             figures["rows"] = sampled_prompts(config) * config.sample.group_size

@@ -344,3 +344,13 @@ def test_the_stored_plan_of_two_processes_is_whole():
     config.rollout.engine.slots = 128
     assert "--config.rollout.engine.slots=128" in found["command"]
     assert found["balance"] == apart.balance(config, found["programs"])
+
+
+def test_a_warm_start_s_plan_says_its_own_rows(monkeypatch):
+    """Another reader of the plan must know what step it is of (experiments.bench.pod_step)."""
+    config, model = small("8b")
+    config.mesh = "fsdp:4"
+    config.sft.update(steps=1, batch_size=16, micro_batches=2)
+    faked(monkeypatch, model, lambda topology: jax.devices()[:4])
+    one = cli.plan(config, "v5e:2x2", ["sft"])["programs"]["sft"]
+    assert (one["rows"], one["micro_batches"]) == (16, 2)
