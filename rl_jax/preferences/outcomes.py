@@ -7,14 +7,13 @@ I is the instruction, a_t what was said, page_T the newest page; earlier pages a
 puts a sentence on the judge's part before it.
 """
 
-import json
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from rl_jax.data.readers import DataError
+from rl_jax.data.readers import BadRecords, DataError, read_jsonl
 from rl_jax.experience.trajectory import Trajectory
 
 YES, NO = "YES", "NO"
@@ -94,15 +93,9 @@ def read(path: str | pathlib.Path) -> list[Mapping[str, Any]]:
     Raises:
       DataError: if the file is missing or empty, or a line lacks a field; names the file and the line.
     """
-    path, found = pathlib.Path(path), []
-    if not path.is_file():
+    if not pathlib.Path(path).is_file():
         raise DataError(f"{path} is no file: make one with python -m experiments.tools.outcomes play")
-    for number, line in enumerate(path.read_text().splitlines(), 1):
-        try:
-            row = json.loads(line)
-            found.append({"prompt": row["prompt"], "right": row["right"]} | row)
-        except (ValueError, TypeError, KeyError) as error:
-            raise DataError(f"{path}, line {number}: no line of experiments.tools.outcomes: {error!r}") from error
+    found = [row for _, row in read_jsonl(path, {"prompt": str, "right": bool}, BadRecords())]
     if not found:
         raise DataError(f"{path} is empty: it holds no episode to judge")
     return found

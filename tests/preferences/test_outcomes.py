@@ -69,7 +69,7 @@ def test_lines_are_prompts_with_their_answers_and_held_out_ones_are_not_trained_
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert outcomes.read(path) == rows
     path.write_text(json.dumps(rows[0]) + '\n{"prompt": "x"}\n')
-    with pytest.raises(DataError, match="rows.jsonl, line 2: no line of experiments.tools.outcomes: KeyError"):
+    with pytest.raises(DataError, match="rows.jsonl, line 2, field 'right': missing"):
         outcomes.read(path)
     path.write_text("")
     with pytest.raises(DataError, match="is empty"):
