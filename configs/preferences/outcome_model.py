@@ -33,7 +33,7 @@ def get_config(arg: str | None = None):
     config.rollout.update(completion_length=4, prompt_buckets=(96, 128, 192), long_prompts="cut")  # keeps the page
     config.sft.update(steps=2_000, batch_size=64, eval_every=500)
     config.sft.optimizer = common.optimizer(learning_rate=2e-3, warmup_steps=50, decay_steps=1_950, final_fraction=0.05)
-    config.eval.update(num_prompts=256, batch_size=128)
+    config.eval.update(num_prompts=256, batch_size=128, top_k=1)  # the likelier word, not a drawn one
     config.checkpoint.every = 500
     if smoke:
         common.smoke(config)

@@ -16,6 +16,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from experiments.parts import turn_signals
 from experiments.parts.judges.base import in_batches, load_run
 from experiments.parts.judging import Judged
 from experiments.parts.row_rewards import paid_at_the_end, without_errors
@@ -26,6 +27,7 @@ from rl_jax.core.types import Params, TokenBatch
 from rl_jax.data import pipeline
 from rl_jax.envs import text
 from rl_jax.preferences import outcomes
+from rl_jax.runs.run_record import is_complete
 
 KIND = "outcome"
 FIELDS = {"path"}
@@ -43,6 +45,10 @@ def problems(config, env: Any) -> list[str]:
         found.append(f"agent.turn_rewards.fn={KIND!r}: agent.env={agent.env.fn!r} has no instruction()")
     if config.reward.terms:
         found.append(f"agent.turn_rewards.fn={KIND!r} is the only reward: reward.terms must be empty")
+    if agent.get("replay", {"fn": ""})["fn"] == "successes":
+        found.append(f"agent.turn_rewards.fn={KIND!r}: agent.replay.fn='successes' goes by the site's word")
+    if known := turn_signals.asked(config) & {"answer_probs", "prior_answer_probs"}:
+        found.append(f"agent.turn_rewards.fn={KIND!r}: {', '.join(sorted(known))}: of the site's answer")
     if agent.branching.fn:
         found.append(f"agent.turn_rewards.fn={KIND!r}: agent.branching.fn={agent.branching.fn!r} may read the site's")
     return found
@@ -98,7 +104,7 @@ def agreement_of(judged: Judged) -> dict[str, float]:
 
 
 def load_reader(setup: Setup, path: str | pathlib.Path) -> Callable[[Sequence[str]], np.ndarray]:
-    """Makes read(questions) -> log P of YES and of NO as the next token, float [N, 2]. Long questions keep their end.
+    """Makes read(questions) -> log P of YES and of NO as the next token, float [N, 2].
 
     Args:
       setup: of the run that the model serves.
@@ -106,17 +112,21 @@ def load_reader(setup: Setup, path: str | pathlib.Path) -> Callable[[Sequence[st
 
     Raises:
       FileNotFoundError: if the folder is none; the message has the command that trains a model.
-      ValueError: if YES and NO begin with the same token.
+      ValueError: if the run has not finished, or YES and NO begin with the same token.
     """
+    is_run = (pathlib.Path(path) / "run.json").is_file()
+    if is_run and not is_complete(path):
+        raise ValueError(f"agent.turn_rewards.path={str(path)!r} is a run that has not finished: end it first")
     try:
-        return make_reader(*load_run(setup, path, "agent.turn_rewards.path"))
+        # Of a run the length of its questions is its own; the policy's, which a bare model has, would cut the intent.
+        return make_reader(*load_run(setup, path, "agent.turn_rewards.path"), cut=is_run)
     except FileNotFoundError as error:
         train = f"python -m experiments.sft --config={MODEL} --workdir={path}"
         raise FileNotFoundError(f"{error}; train one with {train}") from error
 
 
-def make_reader(own: Setup, params: Params) -> Callable[[Sequence[str]], np.ndarray]:
-    """The same of a model and its merged params."""
+def make_reader(own: Setup, params: Params, *, cut: bool = True) -> Callable[[Sequence[str]], np.ndarray]:
+    """The same of a model and its merged params. cut: questions that are too long keep their end; else ValueError."""
     tokenizer: Any = own.task.tokenizer
     first = np.array([tokenizer.encode_continuation(word)[0] for word in (outcomes.YES, outcomes.NO)])
     if first[0] == first[1]:
@@ -131,7 +141,7 @@ def make_reader(own: Setup, params: Params) -> Callable[[Sequence[str]], np.ndar
     def read(questions: Sequence[str]) -> np.ndarray:
         if not questions:
             return np.zeros((0, 2), np.float32)
-        tokens, real = pipeline.encode_prompts(tokenizer, questions, buckets=buckets, cut=True)
+        tokens, real = pipeline.encode_prompts(tokenizer, questions, buckets=buckets, cut=cut)
         positions = (np.maximum(np.cumsum(real, axis=1) - 1, 0) * real).astype(np.int32)
         return in_batches(own, compiled, params, TokenBatch(tokens, positions, real.astype(np.int32)), BATCH)
 

@@ -28,8 +28,6 @@ from rl_jax.rewards.terms import Term, load_terms, score_group, score_item
 from rl_jax.tasks import Task
 from rl_jax.training import distributed
 
-OF_TEXTS = "of_texts"  # the name of a judge's own reward in its workers
-
 
 class Rows(NamedTuple):
     """Completions to score, on the host; those of a prompt are neighbours.
@@ -170,16 +168,23 @@ class Rewards:
 
         return _of_texts(self._pool, records, completions, task_rewards)
 
-    def grader(self, path: str, keywords: Mapping) -> Callable[[Sequence[dict], Sequence[str]], np.ndarray]:
-        """`verify` by another reward function, "module:function", in workers of its own within the same limits."""
-        items = {"terms": [[OF_TEXTS, path, keywords]]}
-        pool = RewardPool(score_item, kwargs=items, **self._options) if distributed.is_main() else None
+    def grader(self, fn: Callable, keywords: Mapping) -> Callable[[Sequence[dict], Sequence[str]], np.ndarray]:
+        """`verify` by another reward function, in workers of its own within the same limits.
+
+        It raises RuntimeError, in every process, if the function fails on all texts of a call.
+        """
+        pool = RewardPool(fn, kwargs=dict(keywords), **self._options)
         self._graders.append(pool)
 
-        def rewards(result: RewardResult) -> np.ndarray:
-            return result.components.get(OF_TEXTS, np.zeros_like(result.rewards))
+        def grade(records: Sequence[dict], texts: Sequence[str]) -> np.ndarray:
+            first = []
+            found = _of_texts(pool, records, texts, lambda result: first.append(result.first_error) or result.rewards)
+            if len(texts) and np.isnan(found).all():
+                why = f": {first[0]}" if first else ""  # process 0 knows
+                raise RuntimeError(f"the reward of a judge failed on all {len(texts)} texts that it was given{why}")
+            return found
 
-        return lambda records, texts: _of_texts(pool, records, texts, rewards)
+        return grade
 
     def learn(self, judged: Any) -> dict[str, float]:
         """Trains the judges that are due after a step. Returns their metrics (judges.table.Judges.learn)."""

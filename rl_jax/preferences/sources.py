@@ -158,6 +158,8 @@ def prepare(
         try:
             found = stored(split)
         except ValueError as error:
+            if f"has no split {split!r}" not in str(error):
+                raise
             raise ValueError(f"{error}, with test_share={test_share}") from error
         return PreferenceSource(found, kind, paths)
 

@@ -140,23 +140,28 @@ def make_apply(
         count = means["loss"].count
         # The one division. A batch without any live token has a zero gradient, not nan.
         divisor = jnp.where(count == 0, 1.0, count)
-        grad_norm = jnp.where(count == 0, 0.0, optax.tree.norm(gradients) / divisor)
+        wide = optax.tree.cast(gradients, jnp.float32)  # not divided yet: squares of float16 would end at 256
+        grad_norm = jnp.where(count == 0, 0.0, optax.tree.norm(wide) / divisor)
         metrics = {name: mean.value() for name, mean in means.items()}
 
         def update(params: Params, opt_state):
             mean = jax.tree.map(lambda g: jnp.where(count == 0, 0.0, g / divisor).astype(g.dtype), gradients)
             if max_grad_norm is not None:
                 scale = jnp.minimum(1.0, max_grad_norm / jnp.maximum(grad_norm, 1e-30))
-                mean = jax.tree.map(lambda g: g * scale, mean)
-            updates, opt_state = optimizer.update(mean, opt_state, params)
-            return optax.apply_updates(params, updates), opt_state
+                mean = jax.tree.map(lambda g: (g * scale).astype(g.dtype), mean)
+            updates, new = optimizer.update(mean, opt_state, params)
+            return optax.apply_updates(params, updates), optax.tree.cast_like(new, opt_state)
 
         finite = jnp.isfinite(grad_norm) & jnp.isfinite(metrics["loss"])
+        old = (state.params, state.opt_state)
         if check_params:
-            new = jax.tree.leaves(update(state.params, state.opt_state)[0])
-            finite &= functools.reduce(jnp.logical_and, [jnp.all(jnp.isfinite(x)) for x in new])
-        # A branch, so that the state is written once, in place. The check reads a result of its own, which is not kept.
-        params, opt_state = jax.lax.cond(finite, update, lambda *old: old, state.params, state.opt_state)
+            # Not all_finite: XLA's CPU backend writes a sum's terms out, but not those of a conjunction.
+            new = jax.tree.leaves(update(*old)[0])
+            finite = functools.reduce(jnp.logical_and, [jnp.all(jnp.isfinite(x)) for x in new], finite)
+            # A branch, so that the state is written once, in place. The check reads a result that is not kept.
+            params, opt_state = jax.lax.cond(finite, update, lambda *old: old, *old)
+        else:  # of many small steps in a program each branch would be decided on a GPU's host
+            params, opt_state = jax.tree.map(lambda new, old: jnp.where(finite, new, old), update(*old), old)
         skipped = state.skipped + ~finite
         in_a_row = jnp.where(finite, 0, state.skipped_in_a_row + 1)
         metrics |= {"grad_norm": grad_norm, "nonfinite/skipped": skipped.astype(jnp.float32)}

@@ -102,8 +102,14 @@ def test_a_hint_is_worth_what_the_frozen_model_answers(setup, monkeypatch):
     own = judges.stimulus(setup, path="", answer="{output}", reward=f"{__name__}:of_length", keywords=dict(scale=2.0))
     np.testing.assert_allclose(graded(own)(judged_rows(setup.task.tokenizer, infos=infos)).rewards, [2.5, 4, 0, 0])
     failing = graded(judges.stimulus(setup, path="", answer="{output}", reward=f"{__name__}:of_first"))
-    found = failing(judged_rows(setup.task.tokenizer, infos=infos)).rewards
-    np.testing.assert_allclose(found, [0.75, 1.0, 0.0, 0.0])  # of an empty answer it raises: reward.failure_reward
+    found = failing(judged_rows(setup.task.tokenizer, infos=infos))
+    np.testing.assert_allclose(found.rewards, [0.75, 1.0, 0.0, 0.0])  # of an empty answer it raises: failure_reward
+    np.testing.assert_allclose(found.components["failed"], [0.25, 0, 1, 1])
+    mistaken = judges.stimulus(
+        setup, path="", answer="{output}", reward=f"{__name__}:of_length", keywords=dict(scal=2.0)
+    )
+    with pytest.raises(RuntimeError, match="failed on all 16 texts that it was given: .*of_length.*scal"):
+        graded(mistaken)(judged_rows(setup.task.tokenizer, infos=infos))
     for bad, said_then in ((dict(votes=0), "votes=0 must be at least 1"), (dict(reward="nice"), "reward='nice' is no")):
         with pytest.raises(ValueError, match=said_then):
             judges.stimulus(setup, path="", **bad)

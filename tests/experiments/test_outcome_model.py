@@ -176,6 +176,14 @@ def test_what_does_not_go_with_it_is_refused(tmp_path):
     config.agent.update(turn_rewards=dict(fn="outcome", path="x"), branching=dict(fn="at_random"), roots=2)
     with pytest.raises(ValueError, match="branching.fn='at_random' may read the site's"):
         players.check(config)
+    config = agents_papers.get_config("webrl,outcome_model,smoke")
+    config.agent.replay = dict(fn="successes", size=4, std=0.1, mean=0.5, above=0.5)
+    with pytest.raises(ValueError, match="agent.replay.fn='successes' goes by the site's word"):
+        players.check(config)
+    (tmp_path / "begun").mkdir()
+    (tmp_path / "begun/run.json").write_text("{}")
+    with pytest.raises(ValueError, match="begun' is a run that has not finished"):
+        outcome_model.load_reader(setup_of(), tmp_path / "begun")
     said = (
         f"train one with python -m experiments.sft --config=configs/preferences/outcome_model.py --workdir={tmp_path}"
     )

@@ -234,7 +234,6 @@ def test_a_few_layers_are_unrolled_on_a_cpu(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_weights_in_the_shape_of_heads_change_nothing(monkeypatch):
     """As on meshes that split them over many devices: 4 and 2 heads, biases, every gradient."""
     config = dataclasses.replace(CONFIG, qkv_bias=True, num_layers=1)
@@ -257,6 +256,7 @@ def test_the_product_that_a_layer_makes_with_heads_is_that_of_numpy():
     np.testing.assert_allclose(blocks.dot_of_heads(4, x @ kernel, back, *one), x @ kernel @ back, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_bfloat16_computes_in_bfloat16_and_gives_float32_logits():
     config = dataclasses.replace(CONFIG, dtype="bfloat16")
     model, params, batch = make_transformer(config), random_params(), token_batch([8, 5], 8)

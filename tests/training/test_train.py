@@ -148,6 +148,19 @@ def test_a_good_gradient_that_would_poison_the_params_changes_nothing(rate):
     assert (state.step, state.skipped, state.skipped_in_a_row) == (1, 1, 1) and metrics["nonfinite/skipped"] == 1
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("rule", [optax.adamw(1e-3), optax.sgd(1e-3, momentum=0.9)])
+def test_narrow_params_and_their_moments_keep_their_type(dtype, rule):
+    """Their gradient, summed over the tokens, is beyond the largest square of float16, and clipped."""
+    before = init_state(jax.tree.map(lambda x: x.astype(dtype), _params()), rule, jax.random.key(0))
+    batch, step = _batch(), jax.jit(make_train_step(_loss, rule, max_grad_norm=1.0))
+    batch[1][:] += 300.0
+    state, metrics = step(step(before, batch)[0], batch)
+    assert jax.tree.map(lambda x: x.dtype, state) == jax.tree.map(lambda x: x.dtype, before)
+    assert state.skipped == 0 and metrics["grad_norm"] > 256
+    assert np.any(np.asarray(state.params["b"] != before.params["b"]))
+
+
 def test_one_float_of_one_leaf_is_enough():
     tree = {"a": jnp.ones(3), "n": jnp.arange(2)}
     assert all_finite(tree) and all_finite({})

@@ -127,7 +127,7 @@ def need_same_model(mine: Setup, other: Setup, what: str) -> None:
       ValueError: if their architectures (names the fields that differ) or their tokenizers are not the same.
     """
     here, there = (dataclasses.asdict(model_config(setup)) for setup in (mine, other))
-    unlike = [name for name in here if here[name] != there[name] and name not in POLICIES]
+    unlike = [name for name in here if here[name] != there[name] and name not in (*POLICIES, "unroll")]
     if unlike:
         told = "; ".join(f"model.{name} is {there[name]!r} there and {here[name]!r} here" for name in unlike[:6])
         raise ValueError(f"{what} is of another architecture: {told}")

@@ -50,22 +50,24 @@ def stimulus(
         raise ValueError(f"stimulus: votes={votes} must be at least 1, template has {{hint}}, answer has {{output}}")
     fn, given = reward_of(setup, reward), dict(keywords or {})
     if reward == "task":
-        given = dict(setup.task.reward_kwargs) | given
+        graded_by = fn, dict(setup.task.reward_kwargs) | given
+    else:  # a term, which returns a number or components
+        graded_by = terms.score_item, {"terms": [["reward", function_name(fn), given]]}
     ask = generative.Cached(voting.make_votes(setup, path, votes, temperature, max_tokens, "stimulus.path"))
-    return _Stimulus(ask, template, answer, (function_name(fn), given), float(setup.config.reward.failure_reward))
+    return _Stimulus(ask, template, answer, graded_by, float(setup.config.reward.failure_reward))
 
 
 class _Stimulus:
     """The judge of `stimulus`.
 
     Attributes:
-      graded_by: ("module:function" of the reward, its keywords).
+      graded_by: (the reward function, its keywords).
       grade: (N records, N texts) -> float32 [N], nan where it failed: the reward in worker processes of its own, within
         the limits of config.reward; judges.table.Judges.give sets it.
     """
 
     def __init__(
-        self, ask: Callable, template: str, answer: str, graded_by: tuple[str, dict[str, Any]], failure: float
+        self, ask: Callable, template: str, answer: str, graded_by: tuple[Callable, dict[str, Any]], failure: float
     ):
         self._ask, self._template, self._answer, self._failure = ask, template, answer, failure
         self.graded_by = graded_by
@@ -82,8 +84,10 @@ class _Stimulus:
         ]
         texts = [fill(self._answer, hint=hint, output=output) for _, hint, output in rows]
         found = self.grade([record for record, *_ in rows], texts)
-        rewards = np.where(np.isnan(found), np.float32(self._failure), found).reshape(len(hints), -1)
-        return Verdict(rewards.mean(axis=1), components={"spread": rewards.std(axis=1)})
+        failed = np.isnan(found).reshape(len(hints), -1)
+        rewards = np.where(failed, np.float32(self._failure), found.reshape(failed.shape))
+        shares = failed.mean(axis=1, dtype=np.float32)
+        return Verdict(rewards.mean(axis=1), components={"spread": rewards.std(axis=1), "failed": shares})
 
 
 def reward_of(setup: Setup, name: str):

@@ -83,7 +83,7 @@ class Judges:
         Args:
           verify: (N records, N texts) -> float32 [N], nan where it failed (rewards.Rewards.verify): the task's own
             reward, for judges with a `verify`.
-          grader: ("module:function", keywords) -> the same of that function (rewards.Rewards.grader), for judges with
+          grader: (function, keywords) -> the same of that function (rewards.Rewards.grader), for judges with
             a `grade`, whose function is `graded_by`.
         """
         for judge in self.by_name.values():
@@ -191,7 +191,8 @@ def need_models(specs: Mapping[str, Any]) -> None:
     for name, spec in specs.items():
         path = spec.get("path", "") if spec["fn"] in judges.__all__ else ""  # a judge of your own has its own keywords
         for folder in path.split(",") if isinstance(path, str) else path:
-            if folder and not hub.is_hub(folder) and not (pathlib.Path(folder) / "config.json").is_file():
+            own = pathlib.Path(folder).name == "sft"  # WORKDIR/sft is written by this run's own warm start
+            if folder and not own and not hub.is_hub(folder) and not (pathlib.Path(folder) / "config.json").is_file():
                 raise FileNotFoundError(
                     f"judge.{name}.path={folder!r} is no folder of a model: {spec['fn']} needs the --workdir of a "
                     "finished run (experiments.reward_model trains reward models) or a Hugging Face folder"
