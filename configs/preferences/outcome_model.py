@@ -6,13 +6,12 @@
     python -m experiments.tools.outcomes play --run=runs/webrl_start --out=runs/webrl_outcomes
     python -m experiments.sft --config=configs/preferences/outcome_model.py --workdir=runs/webrl_outcome_model
     python -m experiments.tools.outcomes check --model=runs/webrl_outcome_model --data=runs/webrl_outcomes/test.jsonl
-    python -m experiments.ppo --config=configs/agents_papers.py:webrl,outcome_model --workdir=runs/webrl_outcome
 
-Cross-entropy on the answer, as its code (LLaMA-Factory's SFT: 4 epochs at 5e-6 on Llama-3.1-8B), on episodes with the
-environment's word: of training tasks, and of others on the same pages. Departs: a small model of bytes from scratch
-(--config.model.path has another, which brings its tokenizer), and rollouts of one policy, in the paper of several, some
-12,000 (--run of the tool may be given several times). eval/pass@1 is the accuracy on held-out tasks. `smoke`: all
-folders are runs/smoke_...
+Then experiments.ppo with --config=configs/agents_papers.py:webrl,outcome_model. Cross-entropy on the answer, as its
+code (LLaMA-Factory's SFT: 4 epochs at 5e-6 on Llama-3.1-8B), on episodes with the environment's word: of training
+tasks, and of others on the same pages. Departs: a small model of bytes from scratch (--config.model.path has another,
+which brings its tokenizer), and rollouts of one policy, in the paper of several, some 12,000 (--run of the tool may be
+given several times). eval/pass@1 is the accuracy on held-out tasks. `smoke`: all folders are runs/smoke_...
 """
 
 from configs import common, task
