@@ -65,7 +65,7 @@ def test_sampler_and_scorer_agree(name, sampling):
     assert rollout.completion_mask.size >= 1000 and np.all(rollout.completion_mask)
     for rule, ours in ((sampling, rollout.sampled_log_probs), (Sampling(), rollout.raw_log_probs)):
         gaps = np.abs(np.asarray(_scorer(name, rule)(params, rollout.batch).log_probs) - np.asarray(ours)).ravel()
-        # By rounding a token may be on either side of the nucleus' edge, in all rows of a group that are still the same:
+        # A token may round to either side of the nucleus' edge, in all rows of a group that are still the same:
         # on an Intel Xeon 2 of 1,280, each by that token's mass.
         edges = gaps.size // 500 if rule.top_p < 1 else 0
         assert np.max(gaps) < 0.1
