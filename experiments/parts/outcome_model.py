@@ -63,7 +63,7 @@ class OutcomeModel:
 
     Raises:
       FileNotFoundError: if the folder is neither.
-      ValueError: if YES and NO begin with the same token.
+      ValueError: if the run has not finished, or YES and NO begin with the same token.
     """
 
     def __init__(self, setup: Setup, *, path: str):
