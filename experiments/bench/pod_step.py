@@ -13,7 +13,7 @@ PYTHON is MaxText's. Its source e591f30 needs Python 3.12, unchanged, and no TPU
         orbax-checkpoint aqtp qwix drjax grain tokamax transformers sentencepiece tiktoken pathwaysutils omegaconf \\
         ml-goodput-measurement cloud-accelerator-diagnostics cloud-tpu-diagnostics google-cloud-storage jsonlines \\
         google-cloud-mldiagnostics tensorboardX tensorflow tensorflow-datasets pydantic ml-collections jaxtyping \\
-        jinja2 pillow datasets
+        jinja2 pillow datasets sympy
     echo $PWD/maxtext/src > maxtext_venv/lib/python3.12/site-packages/maxtext.pth
 
 Both steps have float32 weights and moments, AdamW, bfloat16 activations, splash attention, full rematerialisation, and
@@ -91,10 +91,8 @@ def theirs(folder: pathlib.Path, plan: dict[str, Any]) -> dict[str, Any]:
     if (weights := step["state"]["float32"] // 3) != plan["parameters"]:  # and two moments; counters are not floats
         raise ValueError(f"{folder}/step.json has {weights} float32 parameters, the plan {plan['parameters']}")
     sent = hlo.collectives((folder / "compiled.txt").read_text(), step["mesh"])
-    fresh = step["output_bytes"] - step["alias_bytes"]
-    peak = step["argument_bytes"] + fresh + step["temp_bytes"]
     waits = hlo.by_axes([one for one in sent if one.synchronous])
-    return {"settings": settings} | figures(peak, hlo.by_axes(sent), waits)
+    return {"settings": settings} | figures(step["peak_bytes"], hlo.by_axes(sent), waits)
 
 
 def figures(peak: float, sent: dict[str, float], synchronous: dict[str, float]) -> dict[str, Any]:

@@ -101,12 +101,11 @@ def compile_one(planned: programs.Planned, mesh, effort: float = 0.0) -> dict[st
             raise
         return {"refused": refusal(str(error)), "compile_s": time.perf_counter() - start}
     memory, sent = compiled.memory_analysis(), hlo.collectives(compiled.as_text(), dict(mesh.shape))
-    kept = memory.argument_size_in_bytes
-    fresh = memory.output_size_in_bytes - memory.alias_size_in_bytes
+    kept, peak = memory.argument_size_in_bytes, hlo.peak_bytes(memory, mesh.devices.flat[0].platform)
     return {
         "argument_bytes": kept,
-        "temporary_bytes": memory.temp_size_in_bytes,
-        "peak_bytes": kept + fresh + memory.temp_size_in_bytes,
+        "temporary_bytes": peak - kept,
+        "peak_bytes": peak,
         "sent_bytes": hlo.by_axes(sent),
         "synchronous_bytes": hlo.by_axes([one for one in sent if one.synchronous]),
         "collectives": sum(one.times for one in sent),

@@ -77,8 +77,7 @@ except jax.errors.JaxRuntimeError as error:
     found["refused"] = str(error)
 else:
     memory = compiled.memory_analysis()
-    names = ("argument", "output", "alias", "temp")
-    found |= {f"{name}_bytes": getattr(memory, f"{name}_size_in_bytes") for name in names}
+    found["peak_bytes"] = memory.peak_memory_in_bytes
     (folder / "compiled.txt").write_text(compiled.as_text())
 found["compile_s"] = time.perf_counter() - start
 (folder / "step.json").write_text(json.dumps(found, indent=1))

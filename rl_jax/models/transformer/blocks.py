@@ -11,11 +11,9 @@ import jax.numpy as jnp
 from rl_jax.core.axis_table import constrain, devices_over
 from rl_jax.models.transformer.attention import rotate
 from rl_jax.models.transformer.config import TransformerConfig
+from rl_jax.models.transformer.gathered import gathered_products
 from rl_jax.models.transformer.moe import Experts, Routing
 
-# Devices that split a weight, up to which XLA sends it around under the product that it is for (1B on v5e:4x4). Weights
-# in the shape of heads are gathered before it: there 1.3 GB more are synchronous. On 64 chips nothing is sent around.
-LONGEST_RING = 16
 ACTIVATIONS = {"silu": nn.silu, "gelu_tanh": functools.partial(nn.gelu, approximate=True)}
 
 
@@ -61,35 +59,11 @@ def make_norm(config: TransformerConfig, name: str | None = None) -> nn.Module:
     return RMSNorm(config.norm_eps, config.param_dtype, config.norm_offset, name=name)
 
 
-def dot_to_heads(head_dim: int, x: chex.Array, kernel: chex.Array, *_, **keywords) -> chex.Array:
-    """x [..., D] @ kernel [D, H h] with the kernel as [D, H, h]: a dot_general of nn.Dense.
-
-    XLA moves the reshape of the result into heads to the kernel, but in the forward pass alone. Where the kernel is
-    split over D it is then gathered in two shapes: of an 8B step on 64 chips that was 3 of 63 GB.
-
-    Args:
-      head_dim: h.
-      x: the layer's input.
-      kernel: its weights.
-      keywords: of jax.lax.dot_general.
-
-    Returns:
-      [..., H h].
-    """
-    y = jnp.einsum("...d,dnh->...nh", x, kernel.reshape(kernel.shape[0], -1, head_dim), **keywords)
-    return y.reshape(*x.shape[:-1], -1)
-
-
-def dot_of_heads(head_dim: int, x: chex.Array, kernel: chex.Array, *_, **keywords) -> chex.Array:
-    """x [..., H h] @ kernel [H h, D] with the kernel as [H, h, D] -> [..., D]. Arguments as in dot_to_heads."""
-    x, kernel = x.reshape(*x.shape[:-1], -1, head_dim), kernel.reshape(-1, head_dim, kernel.shape[-1])
-    return jnp.einsum("...nh,nhd->...d", x, kernel, **keywords)
-
-
 class Block(nn.Module):
     """Attention and an MLP, each after a norm and with a residual. `attend` determines what the queries may see."""
 
     config: TransformerConfig
+    gathers: bool = False
 
     @nn.compact
     def __call__(
@@ -123,18 +97,16 @@ class Block(nn.Module):
         if devices_over("tokens") == 1:
             x = x.reshape(-1, c.embed_dim)
         y = make_norm(c, "attention_norm")(x)
-        to_heads = of_heads = None
-        if devices_over("embed") > LONGEST_RING:
-            to_heads, of_heads = (functools.partial(fn, c.head_dim) for fn in (dot_to_heads, dot_of_heads))
-        q = heads(dense(c.num_heads * c.head_dim, use_bias=c.qkv_bias, dot_general=to_heads, name="q")(y))
-        k = heads(dense(c.num_kv_heads * c.head_dim, use_bias=c.qkv_bias, dot_general=to_heads, name="k")(y))
-        v = heads(dense(c.num_kv_heads * c.head_dim, use_bias=c.qkv_bias, dot_general=to_heads, name="v")(y))
+        into, out_of = gathered_products() if self.gathers else (None, None)
+        q = heads(dense(c.num_heads * c.head_dim, use_bias=c.qkv_bias, dot_general=into, name="q")(y))
+        k = heads(dense(c.num_kv_heads * c.head_dim, use_bias=c.qkv_bias, dot_general=into, name="k")(y))
+        v = heads(dense(c.num_kv_heads * c.head_dim, use_bias=c.qkv_bias, dot_general=into, name="v")(y))
         if c.qk_norm:
             q, k = make_norm(c, "q_norm")(q), make_norm(c, "k_norm")(k)
         attended, extra = attend(rotate(q, angles), rotate(k, angles), v)
         # The sum of 2 L branches keeps the residual stream at its own scale at initialisation (GPT-2, section 2.3).
         into_residual = nn.initializers.variance_scaling(0.5 / c.num_layers, "fan_in", "normal")
-        out = dense(c.embed_dim, use_bias=c.o_bias, dot_general=of_heads, name="o", kernel_init=into_residual)
+        out = dense(c.embed_dim, use_bias=c.o_bias, dot_general=out_of, name="o", kernel_init=into_residual)
         if places:
             x, attended = (places(part.reshape(*batch_and_time, -1)) for part in (x, attended))
             x, attended = constrain(x, "rows", None, None), constrain(attended, "rows", None, "heads")
@@ -148,11 +120,12 @@ class Block(nn.Module):
             chosen = None if chosen is None else chosen.reshape(*x.shape[:-1], c.experts_per_token)
             y, routing = Experts(c, activation, into_residual, name="experts")(y, chosen)
         else:
-            up = dense(c.mlp_dim, use_bias=c.mlp_bias, name="up")(y)
+            up = dense(c.mlp_dim, use_bias=c.mlp_bias, dot_general=into, name="up")(y)
             if c.gated_mlp:
-                y = activation(dense(c.mlp_dim, use_bias=c.mlp_bias, name="gate")(y)) * up
+                y = activation(dense(c.mlp_dim, use_bias=c.mlp_bias, dot_general=into, name="gate")(y)) * up
             else:
                 y = activation(up)
-            y = dense(c.embed_dim, use_bias=c.mlp_bias, name="down", kernel_init=into_residual)(y)
+            down = dense(c.embed_dim, use_bias=c.mlp_bias, dot_general=out_of, name="down", kernel_init=into_residual)
+            y = down(y)
         x = x + (make_norm(c, "mlp_post_norm")(y) if c.post_norms else y)
         return x.reshape(*batch_and_time, -1), extra, routing
