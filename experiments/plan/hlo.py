@@ -2,10 +2,11 @@
 
 XLA reports them nowhere else. A loop's body occurs once in the text, so its collectives are multiplied by the number of
 iterations in its condition; all branches of a conditional count. A collective that XLA splits into a chain of a start,
-steps and a done occurs in each of them under one channel: it is counted once per loop. Others may share a channel.
+steps and a done occurs in each of them under the chain's id: it is counted once per loop.
 
-The TPU compiler writes a reduce-scatter as a fusion of an all-reduce and a slice, named all-reduce-scatter: its
-emitter, named in the same text, is a reduce-scatter's, and an explicit jax.lax.psum_scatter gives the same text.
+The TPU compiler writes some reduce-scatters as a fusion of an all-reduce and a slice, named all-reduce-scatter: its
+emitter, named in the same text, is a reduce-scatter's. (Over many chips at once it has none: an explicit
+jax.lax.psum_scatter over all of v5e:8x8 is an all-reduce, and then a slice.)
 """
 
 import math

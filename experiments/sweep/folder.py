@@ -127,10 +127,13 @@ def table(folder: pathlib.Path, metric: str | None = None) -> dict[str, Any]:
         points.
 
     Raises:
+      FileNotFoundError: if the folder is no sweep's.
       ValueError: if points have logged metrics, but none of them `metric`.
     """
-    rows = []
-    for point in read_json(folder / "sweep.json")["points"]:
+    path, rows = folder / "sweep.json", []
+    if not path.is_file():
+        raise FileNotFoundError(f"{folder} is no sweep: it has no sweep.json, which a sweep writes when it starts")
+    for point in read_json(path)["points"]:
         workdir = folder / point["workdir"]
         state = state_of(workdir)[0]
         try:

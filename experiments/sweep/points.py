@@ -82,9 +82,16 @@ def load_module(path: str) -> ModuleType:
 
 
 def load_config(config: str) -> ConfigDict:
-    """The locked config of "configs/FILE.py:arguments"."""
+    """The locked config of "configs/FILE.py:arguments".
+
+    Raises:
+      ValueError: if the file makes no config.
+    """
     path, _, argument = config.partition(":")
-    return load_module(path).get_config(argument or None).lock()
+    module = load_module(path)
+    if not hasattr(module, "get_config"):
+        raise ValueError(f"{path} is no config: it has no function get_config, which makes one")
+    return module.get_config(argument or None).lock()
 
 
 def functions_of(module: ModuleType, prefix: str) -> dict[str, Any]:

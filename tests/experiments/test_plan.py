@@ -142,6 +142,23 @@ def test_synchronous_and_asynchronous_bytes():
     assert started == hlo.Collective("all-gather", tuple(MESH), 4 * 64 * 2 * 7 / 8, 1, synchronous=False)
 
 
+def test_chains_of_one_channel_are_counted_each():
+    """A weight's two gathers, in lines one way and across: jax gives all of a shard_map's collectives one channel."""
+    line = "  %g.{} = bf16[4,{}] all-gather(%p), channel_id=1, replica_groups=[4,2]<=[8]"
+    line += ', frontend_attributes={{chain_id="{}"}}'
+    pieces = [line.format(i, width, chain) for i, (width, chain) in enumerate([(16, 0), (16, 0), (64, 1), (64, 1)])]
+    found = hlo.collectives("ENTRY %m (a: f32[2]) -> f32[2] {\n" + "\n".join(pieces) + "\n}\n", MESH)
+    assert [(one.bytes, one.synchronous) for one in found] == [(4 * 16 * 2 / 2, False), (4 * 64 * 2 / 2, False)]
+
+
+def test_the_peak_of_a_tpu_is_the_allocator_s_and_elsewhere_the_sum():
+    memory = dict(argument_size_in_bytes=4, output_size_in_bytes=3, alias_size_in_bytes=2, temp_size_in_bytes=10)
+    memory = types.SimpleNamespace(**memory, peak_memory_in_bytes=11)
+    assert hlo.peak_bytes(memory, "tpu") == 11 and hlo.peak_bytes(memory, "cpu") == 15
+    memory.peak_memory_in_bytes = 0
+    assert hlo.peak_bytes(memory, "tpu") == 15, "a compiler that does not tell"
+
+
 def test_text_that_cannot_be_read_is_refused():
     gather = "  %g = bf16[4,64] all-gather(%p), channel_id=7\n"
     with pytest.raises(ValueError, match="line 2 of the HLO is a collective outside of every computation"):

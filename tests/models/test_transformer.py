@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from rl_jax.core.types import TokenBatch
-from rl_jax.models.transformer import blocks
 from rl_jax.models.transformer.attention import attention_mask, layer_kinds, rope_frequencies, rotation
 from rl_jax.models.transformer.blocks import Block, RMSNorm
 from rl_jax.models.transformer.config import UNROLLED_LAYERS, UNROLLED_WIDTH
@@ -231,29 +230,6 @@ def test_a_few_layers_are_unrolled_on_a_cpu(monkeypatch):
     assert _layers_per_turn(few) == 1
     with pytest.raises(ValueError, match="unroll=3 is not in 0..num_layers=2"):
         dataclasses.replace(CONFIG, unroll=3)
-
-
-@pytest.mark.slow
-def test_weights_in_the_shape_of_heads_change_nothing(monkeypatch):
-    """As on meshes that split them over many devices: 4 and 2 heads, biases, every gradient."""
-    config = dataclasses.replace(CONFIG, qkv_bias=True, num_layers=1)
-    params, batch = random_params(config), token_batch([8, 5, 1], 8)
-
-    def values():
-        run = functools.partial(_loss_and_logits, make_transformer(config))
-        return jax.jit(jax.value_and_grad(run, has_aux=True))(params, batch)
-
-    plain, seen = values(), []
-    monkeypatch.setattr(blocks, "devices_over", lambda axis: seen.append(axis) or (64 if axis == "embed" else 1))
-    assert max_difference(values(), plain) < 1e-5 and "embed" in seen
-
-
-def test_the_product_that_a_layer_makes_with_heads_is_that_of_numpy():
-    rng = np.random.default_rng(0)
-    x, kernel, back = rng.normal(size=(2, 3, 6)), rng.normal(size=(6, 8)), rng.normal(size=(8, 6))
-    one = ((((2,), (0,)), ((), ())),)
-    np.testing.assert_allclose(blocks.dot_to_heads(4, x, kernel, *one, precision=None), x @ kernel, rtol=1e-5)
-    np.testing.assert_allclose(blocks.dot_of_heads(4, x @ kernel, back, *one), x @ kernel @ back, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.slow
