@@ -479,7 +479,7 @@ CASES = [
     ),
     bad("sweep", [f"--config={CONFIGS['grpo']}", "--sweep=lr", "--jobs=0"], "--jobs must be at least 1"),
     bad("sweep", [f"--config={CONFIGS['grpo']}", "--sweep=lr", "--table", "--workdir=x"], "x is no sweep: it has no"),
-    bad("sweep", ["--config=configs/common.py", "--sweep=lr", "--list"], "configs/common.py is no config: it has no"),
+    bad("sweep", ["--config=configs/common.py", "--list"], "configs/common.py is no config: it has no"),
     bad("score", ["nowhere.jsonl", "--reward=math"], "nowhere.jsonl: cannot be opened"),
     bad("score", ["answers.jsonl", "--reward=sevenz"], "sevenz", answers_dot_jsonl=""),
     bad("score", ["answers.jsonl", "--reward=math", "--workers=-1"], "--workers=-1 must be 0", answers_dot_jsonl=""),
