@@ -95,6 +95,16 @@ def test_rows_that_do_not_divide_are_left_to_xla(monkeypatch):
     assert "shard_map" not in text and "dot_general" in text
 
 
+@pytest.mark.parametrize(("rows", "gathered_by_hand"), [(8, True), (6, False)])
+def test_a_batch_whose_rows_do_not_divide_is_left_to_xla(monkeypatch, rows, gathered_by_hand):
+    """Though its tokens do: they would go from one layout to the other at every product."""
+    monkeypatch.setattr(gathered, "LONGEST_RING", 2)
+    model, params, batch = make_transformer(CONFIG), random_params(CONFIG), token_batch([8] * rows, 8)
+    with jax.set_mesh(mesh_of("fsdp:8")):
+        text = str(jax.make_jaxpr(model.apply)(params, batch))
+    assert ("all_gather" in text) == gathered_by_hand
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("text", ["fsdp:8", "data:2,fsdp:4", "fsdp:4,tensor:2", "fsdp:4,context:2"])
 def test_a_model_s_step_is_that_of_one_device(monkeypatch, text):

@@ -60,7 +60,13 @@ def make_norm(config: TransformerConfig, name: str | None = None) -> nn.Module:
 
 
 class Block(nn.Module):
-    """Attention and an MLP, each after a norm and with a residual. `attend` determines what the queries may see."""
+    """Attention and an MLP, each after a norm and with a residual. `attend` determines what the queries may see.
+
+    Attributes:
+      config: of the model.
+      gathers: whether the rows are split over the mesh, and enough to gather the weights for (see gathered.py). In a
+        decode step they are not: there the products are split and the weights stay.
+    """
 
     config: TransformerConfig
     gathers: bool = False
