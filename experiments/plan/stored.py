@@ -19,19 +19,14 @@ on that many rows of 1,024 + 3,072 tokens, a micro-batch at a time; score is of 
 as many as are sampled at once. With a mesh of the rollouts' own (`--config.rollout.mesh`) decode is on that one, and
 move brings the weights there, once a step. Where the sampler has devices of its own, transfer is the weights' way to
 them: its peak is that of a chip of the sampler, with new weights beside the old ones, its bytes are what leaves a chip
-of the trainer. "peak" is the compiler's figure for a chip, in brackets what lies there all the time: parameters and
+of the trainer. "peak" is the most that a chip holds at once, by the compiler's allocator, in brackets what lies there all the time: parameters and
 optimizer state, for decode and move the weights that they begin with. "sent" is what a chip sends to others in one run
 of the program, by axis of the mesh; "waits" is the part of it that is synchronous, during which the chip does nothing
 else. "limit" is the time that the peaks of the chip allow, the waits included, and what sets the rest; nothing reaches
 it. MFU counts the FLOPs that the model needs, without those of rematerialisation. "most" is the largest micro-batch
-that fits, of those into which the rows divide, where it was searched. Near its limit the compiler takes programs whose
-parts, by its own figures, are more than the chip has: here they do not fit. A program with a star was compiled with
-XLA's least effort (`--effort=-1`), whose peaks are within some percent of a run's; its bytes can be a quarter more.
-
-A plan marked OLD was made on or before 2026-11-22, when the reader of the compiled text stopped inside a kernel's
-metadata: its peak is right for the head of then, its bytes lack most of those of the layers, and its limit is too low.
-Of the train steps and scores on several chips, all but those of `ci`, `8b_v5e_64_offload` and `8b_v5e_64_16_async` are
-of the head before its hidden states went around rings of chips: they send more, and wait for more, than now.
+that fits, of those into which the rows divide, where it was searched. A program with a star was compiled with XLA's
+least effort (`--effort=-1`), whose peaks are within some percent of a run's; its bytes can be a quarter more, and almost
+all of them wait.
 """
 
 
@@ -169,7 +164,6 @@ def _line(name: str, result: dict[str, Any], kind: str) -> str:
     topology, mesh, limit_bytes = place_of(result, kind)
     place = f"{slice_name(topology)} ({topology})"
     star = "*" if result.get("effort") else ""
-    name += "" if "libtpu" in result else " OLD"
     sampled = kind == "transfer" or ("rollout_mesh" in result or "sampler" in result) and kind in ("decode", "move")
     start = f"| {name} | {model} | {place} | {mesh} | {kind}{star} |"
     rows, micro = result["rows"], f" ({result['rows'] // result['micro_batches']})"
@@ -179,7 +173,7 @@ def _line(name: str, result: dict[str, Any], kind: str) -> str:
     state = result["parameter_bytes"] + (result["optimizer_bytes"] if kind == "train" else 0)
     state = one["argument_bytes"] if sampled else state
     sent = ", ".join(f"{axes} {size / 1e9:.3g}" for axes, size in by_axis(one["sent_bytes"]).items()) or "none"
-    waits = f"{sum(one['synchronous_bytes'].values()) / 1e9:.3g}" if "synchronous_bytes" in one else "unknown"
+    waits = f"{sum(one['synchronous_bytes'].values()) / 1e9:.3g}"
     most = result.get("largest_micro_batch", "") if kind == "train" else ""
     over = ": **does not fit**" if one["peak_bytes"] > limit_bytes else ""
     return (

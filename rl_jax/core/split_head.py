@@ -58,24 +58,16 @@ class SplitHead(NamedTuple):
         """The axes that split the vocabulary and no rows."""
         return tuple(axis for axis in self.axes if axis != RING)
 
-    def takes(self, rows: int, columns: int) -> bool:
-        """Whether slices of rows x columns tokens are better off with this than with the whole head.
-
-        The rows must divide over the devices that split them. And a slice's hidden states must be no more than the
-        head, or than its part on each device of `tensor`: what is sent is the one or the other.
-        """
-        sizes = self.mesh.shape
-        if rows % math.prod(sizes[axis] for axis in self.row_axes):
-            return False
-        if RING not in self.axes:
-            return True
-        return self._tokens(rows, columns) * sizes[RING] <= self.weights.shape[1] // sizes.get("tensor", 1)
+    def takes(self, rows: int) -> bool:
+        """Whether slices of that many rows can be given to it: they must divide over the devices that split them."""
+        return rows % math.prod(self.mesh.shape[axis] for axis in self.row_axes) == 0
 
     def ring(self, rows: int, columns: int) -> int:
         """Number of devices that see each other's rows of such slices, and share the vocabulary.
 
         As many as leaves each with no more tokens of a slice than of the vocabulary: then neither its hidden states
-        nor its weights are large.
+        nor its weights are large. With 1, every device gathers all of the head, once for all slices, and no hidden
+        states are sent.
         """
         sizes = self.mesh.shape
         if RING not in self.axes:

@@ -69,7 +69,7 @@ def make_score(
     def head_of(params, rows, columns):
         """(head, the params it takes) for slices of that many rows and columns."""
         split = model.split_head(params) if model.split_head and not sampling.cuts() else None
-        if split is None or not split.takes(rows, columns):
+        if split is None or not split.takes(rows):
             return whole_head, params
         keywords = {"temperature": sampling.temperature, "sum_pi_squared": sum_pi_squared}
         ring = split.ring(rows, columns)
