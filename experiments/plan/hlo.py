@@ -144,7 +144,7 @@ def _computations(text: str) -> tuple[dict[str, list[str]], str]:
 
 def _turns(condition: list[str]) -> int:
     """Iterations of a loop: the constant in its condition; 1 if the number depends on data."""
-    constants = [int(n) for line in condition for n in re.findall(r"= s32\[\]\S* constant\((\d+)\)", line)]
+    constants = [int(n) for line in condition for n in re.findall(r"= [su]32\[\]\S* constant\((\d+)\)", line)]
     return max(constants, default=1)
 
 

@@ -87,8 +87,11 @@ ENTRY %main (arg: f32[2]) -> f32[2] {
 """
 
 
-def test_a_collective_in_pieces_counts_once_a_loop():
-    found = {one.kind: one for one in hlo.collectives(TPU_TEXT, MESH)}
+@pytest.mark.parametrize("counter", ["s32", "u32"])
+def test_a_collective_in_pieces_counts_once_a_loop(counter):
+    """The counter of the loop in which XLA sends a weight around under its product is unsigned."""
+    text = TPU_TEXT.replace("s32[]{:T(128)} constant(3)", f"{counter}[]{{:T(128)}} constant(3)")
+    found = {one.kind: one for one in hlo.collectives(text, MESH)}
     assert found["all-gather"] == hlo.Collective("all-gather", tuple(MESH), 3 * 4 * 64 * 2 * 7 / 8, 3)
     assert found["all-reduce"] == hlo.Collective("all-reduce", ("data",), 2 * 16 * 4 / 2, 1)
 

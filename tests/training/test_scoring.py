@@ -404,15 +404,24 @@ def test_slices_are_even_shares_of_the_columns(columns, chunk, width):
     assert seen == {((2, width, 3), (2, width))} and found.entropy.shape == (2, columns)
 
 
-def test_a_split_head_is_asked_whether_it_takes_a_slice():
+def test_a_split_head_s_ring_is_that_of_a_slice():
     """Of padded rows a slice is [B, chunk]; of packed ones it has all rows of a part in a row of columns."""
     params, batch, mask = _table_case()
     asked = []
-    split = SimpleNamespace(takes=lambda rows, columns: asked.append((rows, columns)))
+
+    class Asked(Exception):
+        pass
+
+    def ring(rows, columns):
+        asked.append((rows, columns))
+        raise Asked
+
+    split = SimpleNamespace(takes=lambda rows: True, ring=ring)
     for chunk, of_padded, of_packed in ((4, (4, 4), (2, 8)), (64, (4, 10), (2, 20))):
         score = make_score(_table_model(lambda params: split), completion_length=COLUMNS, chunk=chunk)
         for rows in (batch, pack(batch, mask, share_prefix=False, num_parts=2)):
-            jax.eval_shape(score, params, rows)
+            with pytest.raises(Asked):
+                jax.eval_shape(score, params, rows)
         assert asked == [of_padded, of_packed]
         asked.clear()
 
