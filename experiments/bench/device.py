@@ -30,6 +30,7 @@ import numpy as np
 import optax
 
 from experiments.parts import meter, peaks
+from experiments.plan import hlo
 from rl_jax import sft
 from rl_jax.core.types import TokenBatch
 from rl_jax.models.transformer.config import TransformerConfig
@@ -217,10 +218,7 @@ def _generate_s(shape: Shape, rows: int, completion: int) -> float:
 def _planned(compiled) -> dict[str, float]:
     """The compiler's own count of a program's memory, where the backend has one."""
     found = compiled.memory_analysis()
-    if found is None:
-        return {}
-    total = found.argument_size_in_bytes + found.output_size_in_bytes - found.alias_size_in_bytes
-    return {"compiler_bytes": float(total + found.temp_size_in_bytes)}
+    return {} if found is None else {"compiler_bytes": float(hlo.peak_bytes(found, jax.default_backend()))}
 
 
 def _allocated() -> dict[str, float]:

@@ -92,8 +92,8 @@ def collectives(text: str, mesh: Mapping[str, int]) -> list[Collective]:
 def peak_bytes(memory: Any, platform: str) -> int:
     """The most bytes that a program holds at once, its arguments included.
 
-    On a TPU it is less than what it is made of: the figure of the temporaries counts 10.8 GiB for an 8B step that the
-    compiler lays out in 7.5, and refuses only where these no longer fit. Elsewhere they are one allocation.
+    On a TPU temp_size_in_bytes is too large: 10.8 GiB for an 8B step whose allocations end at 7.6. The compiler's own
+    peak is what decides whether it refuses a program. Elsewhere temporaries are one allocation of that size.
 
     Args:
       memory: of jax.stages.Compiled.memory_analysis.

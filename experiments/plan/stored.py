@@ -19,14 +19,14 @@ on that many rows of 1,024 + 3,072 tokens, a micro-batch at a time; score is of 
 as many as are sampled at once. With a mesh of the rollouts' own (`--config.rollout.mesh`) decode is on that one, and
 move brings the weights there, once a step. Where the sampler has devices of its own, transfer is the weights' way to
 them: its peak is that of a chip of the sampler, with new weights beside the old ones, its bytes are what leaves a chip
-of the trainer. "peak" is the most that a chip holds at once, by the compiler's allocator, in brackets what lies there all the time: parameters and
-optimizer state, for decode and move the weights that they begin with. "sent" is what a chip sends to others in one run
-of the program, by axis of the mesh; "waits" is the part of it that is synchronous, during which the chip does nothing
-else. "limit" is the time that the peaks of the chip allow, the waits included, and what sets the rest; nothing reaches
-it. MFU counts the FLOPs that the model needs, without those of rematerialisation. "most" is the largest micro-batch
-that fits, of those into which the rows divide, where it was searched. A program with a star was compiled with XLA's
-least effort (`--effort=-1`), whose peaks are within some percent of a run's; its bytes can be a quarter more, and almost
-all of them wait.
+of the trainer. "peak" is the most that a chip holds at once, by the compiler's allocator, in brackets what lies there
+all the time: parameters and optimizer state, for decode and move the weights that they begin with. "sent" is what a
+chip sends to others in one run of the program, by axis of the mesh; "waits" is the part of it that is synchronous,
+during which the chip does nothing else. "limit" is the time that the peaks of the chip allow, the waits included, and
+what sets the rest; nothing reaches it. MFU counts the FLOPs that the model needs, without those of rematerialisation.
+"most" is the largest micro-batch that fits, of those into which the rows divide, where it was searched. A program
+with a star was compiled with XLA's least effort (`--effort=-1`), whose peaks are within some percent of a run's; its
+bytes can be a quarter more, and almost all of them wait.
 """
 
 
@@ -38,7 +38,7 @@ def load(path: pathlib.Path) -> dict[str, Any]:
     """
     try:
         result = json.loads(path.read_text(encoding="utf-8"))
-        result["command"], result["programs"]
+        result["command"], [one.get("refused") or one["synchronous_bytes"] for one in result["programs"].values()]
     except (json.JSONDecodeError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is not a plan written by experiments.plan --save: {error!r}") from error
     return result
@@ -88,7 +88,7 @@ def _measures(result: dict[str, Any]) -> dict[str, float | str]:
         measures[f"{name}: peak bytes"] = one.get("peak_bytes", one.get("refused"))
         for axes, size in by_axis(one.get("sent_bytes", {})).items():
             measures[f"{name}: bytes over {axes}"] = size
-        if "synchronous_bytes" in one:
+        if "refused" not in one:
             measures[f"{name}: synchronous bytes"] = sum(one["synchronous_bytes"].values())
     return measures
 

@@ -1,4 +1,4 @@
-"""An output head split over the vocabulary, so that a mesh sends hidden states to the head and never the head itself.
+"""An output head split over the vocabulary: a mesh sends hidden states to it, and the head at most once for all slices.
 
 A layer's weights are gathered once and used on all of a micro-batch. A head that is applied to one slice of columns at
 a time would be gathered for each of them, in both directions: of an 8B model on 64 chips that was half of all bytes.

@@ -91,10 +91,15 @@ def read(params: Params, x: chex.Array, dtype) -> Params:
         layers once, and keep them.
       dtype: of the products.
     """
-    if not any(isinstance(leaf, Quantized) for leaf in jax.tree.leaves(params, is_leaf=_is_quantized)):
+    if not any_quantized(params):
         return params
     params, _ = jax.lax.optimization_barrier((params, x))
     return jax.tree.map(lambda leaf: dequantize(leaf, dtype), params, is_leaf=_is_quantized)
+
+
+def any_quantized(params: Params) -> bool:
+    """Whether any of the params is Quantized."""
+    return any(map(_is_quantized, jax.tree.leaves(params, is_leaf=_is_quantized)))
 
 
 def _is_quantized(x) -> bool:

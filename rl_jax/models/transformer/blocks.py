@@ -64,8 +64,8 @@ class Block(nn.Module):
 
     Attributes:
       config: of the model.
-      gathers: whether the rows are split over the mesh, and enough to gather the weights for (see gathered.py). In a
-        decode step they are not: there the products are split and the weights stay.
+      gathers: whether weights may be gathered by hand (see gathered.py): the rows are split over the mesh, and the
+        weights are not in 8 bits. In a decode step they stay, and the products are split.
     """
 
     config: TransformerConfig
@@ -103,7 +103,7 @@ class Block(nn.Module):
         if devices_over("tokens") == 1:
             x = x.reshape(-1, c.embed_dim)
         y = make_norm(c, "attention_norm")(x)
-        into, out_of = gathered_products() if self.gathers else (None, None)
+        into, out_of = gathered_products(again=c.remat == "none") if self.gathers else (None, None)
         q = heads(dense(c.num_heads * c.head_dim, use_bias=c.qkv_bias, dot_general=into, name="q")(y))
         k = heads(dense(c.num_kv_heads * c.head_dim, use_bias=c.qkv_bias, dot_general=into, name="k")(y))
         v = heads(dense(c.num_kv_heads * c.head_dim, use_bias=c.qkv_bias, dot_general=into, name="v")(y))

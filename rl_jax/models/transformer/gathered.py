@@ -16,8 +16,8 @@ from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 from rl_jax.core.axis_table import devices_over, mesh_sizes, spec
 
 AXIS = "fsdp"
-# Devices that split a weight, up to which XLA sends it around under the product that it is for. For 1B on v5e:4x4 that
-# is 52 GB in place of 29, but 4 in place of 13 of them synchronous; on v5e:4x8 49 of 49.
+# Devices that split a weight, up to which XLA sends it around under the product that it is for. A train step of 1B on
+# v5e:4x4 so sends 52 GB, 4 of them synchronously, and along lines 29 and 13; on v5e:4x8 49 and 47, or 26 and 24.
 LONGEST_RING = 16
 
 Lines = tuple[tuple[tuple[int, ...], ...], ...]  # groups of the axis's devices: those of a grid's rows, of its columns
@@ -41,8 +41,12 @@ def grid_lines(devices: int) -> Lines | None:
     return rows, tuple(zip(*rows, strict=True))
 
 
-def gathered_products() -> tuple[Callable | None, Callable | None]:
+def gathered_products(*, again: bool) -> tuple[Callable | None, Callable | None]:
     """The dot_general of nn.Dense for kernels [D, F], and for [F, D], whose D the context's mesh splits over many.
+
+    Args:
+      again: gather a weight once more in the backward pass, for a layer that is not rematerialised: otherwise every
+        device keeps all weights of all layers.
 
     Returns:
       (None, None), which is jax.lax.dot_general, without such a mesh.
@@ -52,12 +56,13 @@ def gathered_products() -> tuple[Callable | None, Callable | None]:
     if lines is None or any(kind != AxisType.Auto for kind in mesh.axis_types):  # inside of a shard_map all is local
         return None, None
     names = (("embed", "mlp"), ("mlp", "embed"))
-    return tuple(functools.partial(_product, mesh, lines, of_kernel) for of_kernel in names)
+    return tuple(functools.partial(_product, mesh, lines, again, of_kernel) for of_kernel in names)
 
 
 def _product(
     mesh: AbstractMesh,
     lines: Lines,
+    again: bool,
     names: tuple[str, str],
     x: chex.Array,
     kernel: chex.Array,
@@ -72,8 +77,11 @@ def _product(
     if of_x[0] is None or of_kernel[split] != AXIS:  # too few rows, or a model too narrow for the mesh
         return jax.lax.dot_general(x, kernel, dimension_numbers, **keywords)
     of_y = PartitionSpec(*of_x[:-1], None if split else of_kernel[1])
+    copies = tuple(sorted(_axes(of_x) - _axes(of_kernel)))  # axes with rows of their own, and the same weights
 
     def local(x, kernel):
+        # Gradients are then added up over these when each device has its own part only.
+        kernel = jax.lax.pcast(kernel, copies, to="varying") if copies else kernel
         # D first: parts of a last dimension are narrower than a TPU's lanes, and there is no reduce-scatter of them.
         kernel = kernel.T if split else kernel
         for groups in lines:
@@ -81,4 +89,9 @@ def _product(
         y = jax.lax.dot_general(x, kernel, (((x.ndim - 1,), (split,)), ((), ())), **keywords)
         return jax.lax.psum(y, inner) if inner else y
 
+    local = jax.checkpoint(local) if again else local
     return jax.shard_map(local, mesh=mesh, in_specs=(of_x, of_kernel), out_specs=of_y)(x, kernel)
+
+
+def _axes(layout: PartitionSpec) -> set[str]:
+    return set(jax.tree.leaves(tuple(layout)))

@@ -110,7 +110,8 @@ def _forward(
             f"rows of {batch.tokens.shape[1]} tokens do not divide over the mesh's context={devices_over('tokens')}"
         )
     batch = jax.tree.map(lambda x: constrain(x, "rows", "tokens"), batch)
-    block = Block(config, gathers=batch.tokens.shape[0] % devices_over("rows") == 0)
+    gathers = batch.tokens.shape[0] % devices_over("rows") == 0 and not quantization.any_quantized(params["layers"])
+    block = Block(config, gathers=gathers)
     kinds, kind_of_layer = layer_kinds(config)
     needs, attend = make_attention(config, batch, kinds)
     shared = [(own, rotation(kind, batch.positions)) for own, kind in zip(needs, kinds, strict=True)]
