@@ -15,7 +15,7 @@ RECIPE = dict(
     hardware="one host: TPU v5e-8; theirs: 2 GPUs",
     published="games won 0 % (Qwen3-1.7B) -> about 60 %",
     source="https://github.com/PrimeIntellect-ai/prime-rl/blob/main/examples/wordle/README.md",
-    plan="`agent_wordle.json`: train 11.0, score 2.0, decode 8.4 of 16 GiB",
+    plan="`agent_wordle.json`: train 7.6, score 1.9, decode 8.4 of 16 GiB",
     departs="the game's own reward and form of a guess; theirs adds credit for parts, few guesses and the form",
 )
 OURS = "rl_jax.envs.text.wordle:Wordle"

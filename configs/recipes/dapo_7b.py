@@ -18,7 +18,7 @@ RECIPE = dict(
     hardware="TPU v5p-256 (128 chips, 32 hosts); theirs: 64 GPUs",
     published="AIME 2024 36.3",
     source="https://github.com/volcengine/verl/blob/main/docs/algo/baseline.md, recipe/dapo/test_dapo_7b_math.sh",
-    plan="`dapo_7b.json`: train 14.5, score 2.0, decode 46.1 of 95 GiB",
+    plan="`dapo_7b.json`: train 9.8, score 1.6, decode 40.1 of 95 GiB",
     departs="dynamic sampling as in the paper (that script has none); evaluated on held-out prompts, not on AIME",
 )
 

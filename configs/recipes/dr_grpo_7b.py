@@ -16,7 +16,7 @@ RECIPE = dict(
     hardware="TPU v5e-64 (16 hosts); theirs: 8 A100, 27 hours",
     published="AIME 2024 43.3",
     source="arXiv 2503.20783 (abstract); https://github.com/sail-sg/understand-r1-zero",
-    plan="`dr_grpo_7b.json`: train 5.8, score 1.1, decode 5.6 of 16 GiB",
+    plan="`dr_grpo_7b.json`: train 4.0, score 1.2, decode 4.8 of 16 GiB",
     departs="all levels of MATH, not levels 3 to 5, and our instruction, not the Qwen-Math template",
 )
 

@@ -18,7 +18,7 @@ RECIPE = dict(
     hardware="one host: TPU v5e-8",
     published="none found: no paper or framework states a number for PPO with 1B on HH under a fixed judge",
     source="arXiv 2204.05862 (method, 52B at most); 1909.08593",
-    plan="`rlhf_hh_1b.json`: train 5.5, score 5.0, decode 2.8, critic 4.6 of 16 GiB",
+    plan="`rlhf_hh_1b.json`: train 3.8, score 5.0, decode 2.2, critic 3.5 of 16 GiB",
     departs="",
 )
 MODEL = "hf://meta-llama/Llama-3.2-1B"

@@ -17,7 +17,7 @@ RECIPE = dict(
     hardware="TPU v5p-16 (8 chips, 2 hosts); theirs: 8 H100",
     published="AlpacaEval 2 LC 6.2 (SFT) -> 22.0, win rate 4.6 -> 20.3; Arena-Hard 3.3 -> 23.4",
     source="https://github.com/princeton-nlp/SimPO (README, v0.1, Llama3 Base 8B SimPO)",
-    plan="`simpo_ultrafeedback.json`: train 25.6, score 12.4 of 95 GiB",
+    plan="`simpo_ultrafeedback.json`: train 21.5, score 10.0 of 95 GiB",
     departs="prompts over 1,024 tokens are left out and responses cut at 1,024 (there 2,048 together)",
 )
 

@@ -18,7 +18,7 @@ RECIPE = dict(
     hardware="TPU v5p-16 (8 chips, 2 hosts); theirs: 8 H100",
     published="average of 12 evaluations 60.4 (SFT) -> 64.4; GSM8K 76.2 -> 84.3; IFEval 72.8 -> 81.1",
     source="https://huggingface.co/allenai/Llama-3.1-Tulu-3-8B-DPO; open-instruct docs/tulu3.md (command)",
-    plan="`tulu3_dpo.json`: train 25.6, score 12.4 of 95 GiB",
+    plan="`tulu3_dpo.json`: train 21.5, score 10.0 of 95 GiB",
     departs="prompts over 1,024 tokens are left out and responses cut at 1,024 (there 2,048 together)",
 )
 

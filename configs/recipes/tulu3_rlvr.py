@@ -19,7 +19,7 @@ RECIPE = dict(
     hardware="TPU v5e-64 (16 hosts); theirs: 8 H100",
     published="average of 12 evaluations 64.4 (DPO) -> 64.8; GSM8K 84.3 -> 87.6; MATH 42.0 -> 43.7",
     source="https://huggingface.co/allenai/Llama-3.1-Tulu-3-8B (numbers); open-instruct docs/tulu3.md (command)",
-    plan="`tulu3_rlvr.json`: train 4.9, score 0.9, decode 2.8, critic 4.8 of 16 GiB",
+    plan="`tulu3_rlvr.json`: train 3.6, score 0.8, decode 2.6, critic 3.5 of 16 GiB",
     departs="GSM8K alone, without MATH and the IFEval prompts, no examples in the prompt; the critic starts from the "
     "policy, not from the reward model, learns with 1e-6 and alone for 5 steps; prompts of at most 1,024 tokens (there "
     "2,048), answers of the newest policy (there of the one before)",
