@@ -1,7 +1,7 @@
 """A policy with several low-rank adapters: its skills, composed in parameter space by weights of the state.
 
-every layer:   y = x W0 + b0 + s sum_k c_k (x A_k) B_k
-c              one vector for all layers: 0 (the base), one-hot (a skill), or alpha(o) of a network of its own
+    every layer:   y = x W0 + b0 + s sum_k c_k (x A_k) B_k
+    c              one vector for all layers: 0 (the base), one-hot (a skill), or alpha(o) of a network of its own
 """
 
 import math

@@ -32,16 +32,10 @@ _SIZES = {
 }
 _TOP = {"embed/embedding": "model.embed_tokens.weight", "final_norm/scale": "model.norm.weight"}
 _LAYER = {
-    **{
-        f"{name}/{ours}": f"self_attn.{name}_proj.{theirs}"
-        for name in "qkvo"
-        for ours, theirs in [("kernel", "weight"), ("bias", "bias")]
-    },
-    **{
-        f"{name}/{ours}": f"mlp.{name}_proj.{theirs}"
-        for name in ("gate", "up", "down")
-        for ours, theirs in [("kernel", "weight"), ("bias", "bias")]
-    },
+    **{f"{name}/{ours}": f"self_attn.{name}_proj.{theirs}"
+       for name in "qkvo" for ours, theirs in [("kernel", "weight"), ("bias", "bias")]},
+    **{f"{name}/{ours}": f"mlp.{name}_proj.{theirs}"
+       for name in ("gate", "up", "down") for ours, theirs in [("kernel", "weight"), ("bias", "bias")]},
     **{f"{name}_norm/scale": f"self_attn.{name}_norm.weight" for name in "qk"},
     "attention_norm/scale": "input_layernorm.weight",
     "mlp_norm/scale": "post_attention_layernorm.weight",
@@ -56,23 +50,12 @@ _EXPERTS = {
     **{f"experts/{name}": f"mlp.experts.{{expert}}.{name}_proj.weight" for name in ("gate", "up", "down")},
 }
 _GPT2_LAYER = {
-    **{
-        f"{norm}_norm/{ours}": f"{theirs}.{kind}"
-        for norm, theirs in [("attention", "ln_1"), ("mlp", "ln_2")]
-        for ours, kind in [("scale", "weight"), ("bias", "bias")]
-    },
-    **{
-        f"{name}/{ours}": f"{theirs}.{kind}"
-        for name, theirs in [
-            ("q", "attn.c_attn"),
-            ("k", "attn.c_attn"),
-            ("v", "attn.c_attn"),
-            ("o", "attn.c_proj"),
-            ("up", "mlp.c_fc"),
-            ("down", "mlp.c_proj"),
-        ]
-        for ours, kind in [("kernel", "weight"), ("bias", "bias")]
-    },
+    **{f"{norm}_norm/{ours}": f"{theirs}.{kind}" for norm, theirs in [("attention", "ln_1"), ("mlp", "ln_2")]
+       for ours, kind in [("scale", "weight"), ("bias", "bias")]},
+    **{f"{name}/{ours}": f"{theirs}.{kind}"
+       for name, theirs in [("q", "attn.c_attn"), ("k", "attn.c_attn"), ("v", "attn.c_attn"), ("o", "attn.c_proj"),
+                            ("up", "mlp.c_fc"), ("down", "mlp.c_proj")]
+       for ours, kind in [("kernel", "weight"), ("bias", "bias")]},
 }
 
 
@@ -147,12 +130,8 @@ FAMILIES = {
         {"qk_norm": True},
         _ATTENTION_BIAS | {"norm_topk_prob": ("norm_topk_prob", False)},
         {"decoder_sparse_step": (1,), "mlp_only_layers": (None, [])},
-        sizes=_SIZES
-        | {
-            "mlp_dim": "moe_intermediate_size",
-            "num_experts": "num_local_experts",
-            "experts_per_token": "num_experts_per_tok",
-        },
+        sizes=_SIZES | {"mlp_dim": "moe_intermediate_size", "num_experts": "num_local_experts",
+                        "experts_per_token": "num_experts_per_tok"},
         aliases={"num_experts": "num_local_experts"},
         unused=frozenset({"intermediate_size", "max_window_layers"}),  # of dense layers, which do not occur
         windows="all_if_used",
@@ -185,24 +164,14 @@ FAMILIES = {
             "reorder_and_upcast_attn": (False,),
             "add_cross_attention": (False,),
         },
-        sizes={
-            "vocab_size": "vocab_size",
-            "embed_dim": "n_embd",
-            "num_layers": "n_layer",
-            "num_heads": "n_head",
-            "mlp_dim": "n_inner",
-            "learned_positions": "n_positions",
-        },
+        sizes={"vocab_size": "vocab_size", "embed_dim": "n_embd", "num_layers": "n_layer", "num_heads": "n_head",
+               "mlp_dim": "n_inner", "learned_positions": "n_positions"},
         derived={"mlp_dim": None},
         activation=("activation_function",),
         norm_eps=("layer_norm_epsilon", 1e-5),
         tied_head=True,
-        top={
-            "embed/embedding": "transformer.wte.weight",
-            "position_embed/embedding": "transformer.wpe.weight",
-            "final_norm/scale": "transformer.ln_f.weight",
-            "final_norm/bias": "transformer.ln_f.bias",
-        },
+        top={"embed/embedding": "transformer.wte.weight", "position_embed/embedding": "transformer.wpe.weight",
+             "final_norm/scale": "transformer.ln_f.weight", "final_norm/bias": "transformer.ln_f.bias"},
         layer=_GPT2_LAYER,
         layer_prefix="transformer.h.",
         conv1d=True,
@@ -305,4 +274,6 @@ def write_config(config: TransformerConfig) -> dict[str, Any]:
 
 def same_numbers(config: TransformerConfig) -> TransformerConfig:
     """`config` with default policies, since a config.json does not contain them."""
-    return dataclasses.replace(config, dtype="float32", param_dtype="float32", remat="none", attention="dot_product")
+    return dataclasses.replace(
+        config, dtype="float32", param_dtype="float32", remat="none", attention="dot_product"
+    )
