@@ -54,13 +54,18 @@ class SplitHead(NamedTuple):
         return tuple(axis for axis in RULES["rows"] if self.mesh.shape.get(axis, 1) > 1)
 
     @property
+    def row_devices(self) -> int:
+        """Number of devices that split rows."""
+        return math.prod(self.mesh.shape[axis] for axis in self.row_axes)
+
+    @property
     def others(self) -> tuple[str, ...]:
         """The axes that split the vocabulary and no rows."""
         return tuple(axis for axis in self.axes if axis != RING)
 
     def takes(self, rows: int) -> bool:
         """Whether slices of that many rows can be given to it: they must divide over the devices that split them."""
-        return rows % math.prod(self.mesh.shape[axis] for axis in self.row_axes) == 0
+        return rows % self.row_devices == 0
 
     def ring(self, rows: int, columns: int) -> int:
         """Number of devices that see each other's rows of such slices, and share the vocabulary.
@@ -72,16 +77,13 @@ class SplitHead(NamedTuple):
         sizes = self.mesh.shape
         if RING not in self.axes:
             return 1
-        tokens, vocabulary = self._tokens(rows, columns), self.weights.shape[1] // sizes.get("tensor", 1)
+        tokens, vocabulary = rows // self.row_devices * columns, self.weights.shape[1] // sizes.get("tensor", 1)
         counts = [n for n in range(1, min(sizes[RING], LONGEST) + 1) if sizes[RING] % n == 0]
         return max(n for n in counts if n == 1 or n * n * tokens <= vocabulary)
 
     def copies(self, ring: int) -> int:
         """Number of rings of that many devices, along RING."""
         return self.mesh.shape[RING] // ring if RING in self.axes else 1
-
-    def _tokens(self, rows: int, columns: int) -> int:
-        return rows // math.prod(self.mesh.shape[axis] for axis in self.row_axes) * columns
 
     def parts(self, ring: int) -> chex.Array:
         """The columns that each device multiplies: float [N, D, v], N split over all axes of rows and vocabulary.

@@ -41,8 +41,8 @@ def test_few_devices_leave_it_to_xla(monkeypatch, text, longest):
         assert (gathered.gathered_products(again=False) == (None, None)) == (longest != 7)
 
 
-def products(mesh, x, kernel, back):
-    """(value, gradients) of sum(tanh(x kernel) back weighted), by the mesh's products."""
+def products(mesh):
+    """(x, kernel, back) -> (value, gradients) of sum(tanh(x kernel) back weighted), by the mesh's products."""
 
     def value(x, kernel, back):
         into, out_of = gathered.gathered_products(again=False)
@@ -63,7 +63,7 @@ def test_values_and_gradients_are_those_of_numpy(monkeypatch, text):
     monkeypatch.setattr(gathered, "LONGEST_RING", 2)
     rng = np.random.default_rng(0)
     x, kernel, back = (rng.normal(size=shape).astype(np.float32) for shape in ((16, 8), (8, 12), (12, 8)))
-    value, (by_x, by_kernel, by_back) = products(mesh_of(text), x, kernel, back)(x, kernel, back)
+    value, (by_x, by_kernel, by_back) = products(mesh_of(text))(x, kernel, back)
     weights = np.cos(np.arange(16 * 8).reshape(16, 8))
     hidden = np.tanh(x @ kernel)
     by_hidden = weights @ back.T * (1 - hidden**2)
@@ -79,7 +79,7 @@ def test_gradients_are_scattered_and_not_sent_whole(monkeypatch, text, devices):
     monkeypatch.setattr(gathered, "LONGEST_RING", 2)
     mesh, shapes = mesh_of(text), ((16, 8), (8, 12), (12, 8))
     arrays = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
-    text = products(mesh, *arrays).lower(*arrays).compile().as_text()
+    text = products(mesh).lower(*arrays).compile().as_text()
     found = [one for one in hlo.collectives(text, dict(mesh.shape)) if one.bytes > 8]  # without the sum of the loss
     sent = {kind: sum(one.bytes for one in found if one.kind == kind) for kind in hlo.KINDS}
     weight = 8 * 12 * 4
