@@ -8,6 +8,8 @@ softmax's sums. What is sent per slice is its hidden states and their gradient, 
 They go around a ring of devices, each of which multiplies the rows that it has while the next ones arrive, so that none
 waits. A ring of 64 would send them 63 times. Several smaller ones, with a copy of the vocabulary each, send less:
 with 512 tokens a device and a vocabulary of 128,256 it is 8 rings of 8, and hidden states are sent 7 times.
+
+A vocabulary that the devices do not divide (151,936 over 256) gets columns without a token, of no probability.
 """
 
 import functools
@@ -28,6 +30,7 @@ from rl_jax.core.types import TokenScores
 # they rest: then one all-to-all moves them.
 VOCABULARY = ("tensor", "fsdp", "context")
 RING = "fsdp"  # the one of them that splits rows, too
+NO_LOGIT = -1e30  # of a column without a token: its e^s is 0, and sums of as many as there are stay finite
 LONGEST = 8  # devices of a ring. A v5e waits for what is sent farther than a few chips, and its rows are of 4, 8 or 16
 
 
@@ -35,7 +38,8 @@ class SplitHead(NamedTuple):
     """A head's weights, split, and what it does with any of its columns.
 
     Attributes:
-      weights: float [D, V], V split over `axes`.
+      weights: float [D, V'], V' split over `axes`: V columns, and after them as many of zeros as these do not divide.
+      vocab_size: V.
       product: (weights [D, v], hidden [..., D]) -> float32 [..., v], linear in both.
       cap: float32 [..., v] -> logits [..., v], elementwise.
       axes: of the mesh that split V; RING is the last one.
@@ -43,6 +47,7 @@ class SplitHead(NamedTuple):
     """
 
     weights: chex.Array
+    vocab_size: int
     product: Callable
     cap: Callable
     axes: tuple[str, ...]
@@ -123,7 +128,7 @@ _summed_at_once.defvjp(lambda weights: (weights, None), lambda _, gradient: (jax
 def split_head(
     make_weights: Callable[[], chex.Array], vocab_size: int, product: Callable, cap: Callable = lambda x: x
 ) -> SplitHead | None:
-    """The head, split over the context's mesh; None if the mesh splits nothing, or the vocabulary does not divide.
+    """The head, split over the context's mesh; None if that splits nothing.
 
     Args:
       make_weights: () -> float [D, V].
@@ -134,15 +139,15 @@ def split_head(
     mesh, sizes = jax.sharding.get_abstract_mesh(), mesh_sizes()
     if any(kind != AxisType.Auto for kind in mesh.axis_types):  # inside of a shard_map everything is local
         return None
-    axes, count = (), 1
-    for axis in VOCABULARY:
-        if sizes.get(axis, 1) > 1 and vocab_size % (count * sizes[axis]) == 0:
-            axes, count = (*axes, axis), count * sizes[axis]
-    if not axes or (sizes.get(RING, 1) > 1 and RING not in axes):
+    axes = tuple(axis for axis in VOCABULARY if sizes.get(axis, 1) > 1)
+    if not axes:
         return None
+    weights = make_weights()
+    missing = -vocab_size % math.prod(sizes[axis] for axis in axes)
+    weights = jnp.pad(weights, ((0, 0), (0, missing))) if missing else weights
     axes = tuple(sorted(axes, key=lambda axis: axis == RING))
-    weights = jax.lax.with_sharding_constraint(make_weights(), PartitionSpec(None, axes))
-    return SplitHead(weights, product, cap, axes, mesh)
+    weights = jax.lax.with_sharding_constraint(weights, PartitionSpec(None, axes))
+    return SplitHead(weights, vocab_size, product, cap, axes, mesh)
 
 
 def _about(sums: chex.Array, top: chex.Array) -> chex.Array:
@@ -203,25 +208,32 @@ class _Ring(NamedTuple):
                 total = part if turn == 1 else add(total, part)
         return (add(kept, self.send(total)) if self.size > 1 else kept), rows
 
-    def is_picked(self, weights, tokens):
-        """Tokens [B, c] -> bool [B, c, v]: which of this device's columns is the token's."""
-        width = weights.shape[1] // self.copies
+    def columns(self, width):
+        """Which `width` of the head's columns this device has: int32 [1, 1, v]."""
+        width = width // self.copies
         first = jax.lax.axis_index(self.split.others) * self.copies * self.size if self.split.others else 0
         first = first + (jax.lax.axis_index(RING) % self.size if RING in self.split.axes else 0)
         columns = (first + jnp.arange(self.copies)[:, None] * self.size) * width + jnp.arange(width)[None]
-        return columns.reshape(1, 1, -1) == tokens[..., None]
+        return columns.reshape(1, 1, -1)
+
+    def is_picked(self, product, tokens):
+        """Tokens [B, c] -> bool [B, c, v]: which of this device's columns is the token's."""
+        return self.columns(product.shape[-1]) == tokens[..., None]
 
     def logits_of(self, product):
         """The products [B, c, v], capped and divided by the temperature."""
-        return self.split.cap(product) / self.temperature
+        logits = self.split.cap(product) / self.temperature
+        if self.split.weights.shape[1] == self.split.vocab_size:
+            return logits
+        return jnp.where(self.columns(product.shape[-1]) < self.split.vocab_size, logits, NO_LOGIT)
 
-    def sums_of(self, weights, product, tokens):
+    def sums_of(self, product, tokens):
         """This device's columns' [4 or 5, B, c]: largest logit m, token's logit, sums of e^s, e^s s and e^2s."""
         logits = self.logits_of(product)
         top = jnp.max(logits, axis=-1)
         shifted = logits - top[..., None]
         masses = jnp.exp(shifted)
-        parts = [jnp.where(self.is_picked(weights, tokens), logits, 0.0), masses, masses * shifted]
+        parts = [jnp.where(self.is_picked(product, tokens), logits, 0.0), masses, masses * shifted]
         parts += [jnp.square(masses)] if self.sum_pi_squared else []
         return jnp.stack([top, *(jnp.sum(part, axis=-1) for part in parts)])
 
@@ -231,7 +243,7 @@ class _Ring(NamedTuple):
 
         def visit(rows, _):
             products.append(self.split.product(weights, rows[0]))
-            return self.sums_of(weights, products[-1], rows[1])
+            return self.sums_of(products[-1], rows[1])
 
         # Told apart on devices that have the same rows, whose gradients are added up once, in `backward`.
         hidden = jax.lax.pcast(hidden, self.split.others, to="varying") if self.split.others else hidden
@@ -264,7 +276,7 @@ class _Ring(NamedTuple):
             p = jnp.exp(log_p)
             slope = mean if h is None else mean + terms[0] * log_p
             slope = slope if q is None else slope - 2.0 * terms[-1] * p
-            by_logits = jnp.where(self.is_picked(weights, rows[turn][1]), g, 0.0) - p * slope
+            by_logits = jnp.where(self.is_picked(products[turn], rows[turn][1]), g, 0.0) - p * slope
             by_products.extend(uncap(by_logits))
             by_rows = jax.linear_transpose(functools.partial(self.split.product, weights), rows[turn][0])
             return by_rows(by_products[-1])[0]
