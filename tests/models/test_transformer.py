@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from rl_jax.core.types import TokenBatch
+from rl_jax.models.transformer import model as model_module
 from rl_jax.models.transformer.attention import attention_mask, layer_kinds, rope_frequencies, rotation
 from rl_jax.models.transformer.blocks import Block, RMSNorm
 from rl_jax.models.transformer.config import UNROLLED_LAYERS, UNROLLED_WIDTH
@@ -249,6 +250,32 @@ def test_bfloat16_computes_in_bfloat16_and_gives_float32_logits():
     assert all(g.dtype == jnp.float32 and np.all(np.isfinite(g)) for g in jax.tree.leaves(gradient))
     stored = dataclasses.replace(config, param_dtype="bfloat16")
     assert all(x.dtype == jnp.bfloat16 for x in jax.tree.leaves(make_transformer(stored).init(jax.random.key(0))))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("experts", [0, 4])
+def test_rounding_the_matrices_of_a_layer_changes_nothing(experts, monkeypatch):
+    """A cast alone is moved out of the loop over layers on a TPU, and all of them are kept in both dtypes."""
+    few = dict(num_experts=experts, experts_per_token=2) if experts else {}
+    config = dataclasses.replace(CONFIG, dtype="bfloat16", **few)
+    params, batch = make_transformer(config).init(jax.random.key(0)), token_batch([8, 5], 8)
+
+    def run(config):
+        model = make_transformer(config)
+
+        def value(params):
+            return jnp.sum(jnp.square(model.unembed(params, model.apply(params, batch))))
+
+        return str(jax.make_jaxpr(value)(params)), jax.jit(jax.value_and_grad(value))(params)
+
+    text, ours = run(config)
+    matrices = sum(leaf.ndim > 2 for leaf in jax.tree.leaves(params["layers"]))  # L is one dimension
+    assert text.count("reduce_precision") == matrices == (8 if experts else 7)
+    assert "reduce_precision" not in run(dataclasses.replace(config, dtype="float32"))[0]
+    monkeypatch.setattr(model_module, "_rounded", lambda params, dtype: params)
+    text, plain = run(config)
+    assert "reduce_precision" not in text
+    jax.tree.map(np.testing.assert_array_equal, ours, plain)
 
 
 @pytest.mark.parametrize(

@@ -133,7 +133,7 @@ def _forward(
                 k, v = (quantization.dequantize(part, k.dtype) for part in kept)
             return attend(q, k, v, own), kept
 
-        layer_params = quantization.read(layer_params, x, config.dtype)
+        layer_params = _rounded(quantization.read(layer_params, x, config.dtype), config.dtype)
         x, kept, routing = block.apply({"params": layer_params}, x, angles, full_attention, layer_chosen, places)
         return x, keep(kept, routing)
 
@@ -142,6 +142,30 @@ def _forward(
     x = constrain(x, "rows", "tokens", None)
     x, kept = _through_layers(config, layer, x, (params["layers"], per_layer, chosen), places)
     return make_norm(config).apply({"params": params["final_norm"]}, x), kept
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
+def _round(x: chex.Array, dtype: str) -> chex.Array:
+    """x rounded to `dtype`, in its own. Its gradient is not rounded."""
+    kind = jnp.finfo(dtype)
+    return jax.lax.reduce_precision(x, kind.nexp, kind.nmant)
+
+
+_round.defjvp(lambda dtype, primals, tangents: (_round(*primals, dtype), *tangents))
+
+
+def _rounded(layer_params: Params, dtype: str) -> Params:
+    """One layer's params, the matrices rounded to `dtype` but held as before: what the products cast them to anyway.
+
+    A cast alone is moved out of the loop over layers by XLA, which then keeps all layers' matrices in both dtypes: 0.2
+    GiB a chip of an 8B model on 64 chips. What is rounded stays in the loop.
+    """
+
+    def one(leaf: chex.Array) -> chex.Array:
+        wider = leaf.ndim > 1 and jnp.finfo(leaf.dtype).nmant > jnp.finfo(dtype).nmant
+        return _round(leaf, dtype) if wider else leaf
+
+    return jax.tree.map(one, layer_params)
 
 
 def _through_layers(config: TransformerConfig, layer: Callable, x: chex.Array, xs: tuple, places: Callable | None):
