@@ -25,9 +25,13 @@ class DataError(ValueError):
 
 
 class BadRecords:
-    """Policy for bad records: raise (the default), or count them and keep the first few messages."""
+    """Policy for bad records: raise (the default), or count them and keep the first few messages.
 
-    def __init__(self, *, skip: bool = False):
+    Args:
+      skip: whether to count them. None raises, and says nothing of skipping: for readers without the option.
+    """
+
+    def __init__(self, *, skip: bool | None = None):
         self.skip = skip
         self.num_skipped = 0
         self.first: list[str] = []
@@ -35,9 +39,9 @@ class BadRecords:
     def reject(self, path, line: int | str, problem: str, *, field: str | None = None, cause=None) -> None:
         """Raises DataError for the record at `line` of `path` ("row 3" if it has no lines), or counts it."""
         place = f"{path}, {line if isinstance(line, str) else f'line {line}'}" + (f", field {field!r}" if field else "")
-        message = f"{place}: {problem}. Correct the record, or pass skip_bad_records=True to leave it out"
         if not self.skip:
-            raise DataError(message) from cause
+            option = "" if self.skip is None else ", or pass skip_bad_records=True to leave it out"
+            raise DataError(f"{place}: {problem}. Correct the record{option}") from cause
         self.num_skipped += 1
         if len(self.first) < NUM_REPORTED:
             self.first.append(f"{place}: {problem}")

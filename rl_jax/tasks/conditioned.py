@@ -35,7 +35,7 @@ class Sampled(Sequence):
 
     def __init__(self, path: str, infos: Mapping[str, str]):
         """path: JSONL with prompt and responses. infos: prompt -> info of the task, JSON."""
-        bad = readers.BadRecords(skip=False)
+        bad = readers.BadRecords()
         self._records, self.name, self.split, self.report = [], "sampled", "sft_train", {}
         for line, row in readers.read_objects(pathlib.Path(path), bad):
             prompt, responses = row.get("prompt"), row.get("responses")

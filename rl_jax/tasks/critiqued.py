@@ -99,7 +99,7 @@ def pairs_of(records: Sequence[Mapping], count: int, path: str, seed: int) -> li
       ValueError: if the file has no candidate for these problems.
     """
     if path:
-        by_prompt, bad, found = {record["prompt"]: record for record in records}, readers.BadRecords(skip=False), []
+        by_prompt, bad, found = {record["prompt"]: record for record in records}, readers.BadRecords(), []
         for line, row in readers.read_objects(pathlib.Path(path), bad):
             responses = row.get("responses")
             if not isinstance(responses, list) or not all(isinstance(text, str) for text in responses):

@@ -93,6 +93,14 @@ def test_a_bool_is_not_an_int(tmp_path):
         list(readers.read_jsonl(path, {"n": int}, readers.BadRecords()))
 
 
+@pytest.mark.parametrize(("skip", "advised"), [(None, False), (False, True)])
+def test_a_reader_without_the_option_does_not_advise_it(tmp_path, skip, advised):
+    path = write(tmp_path, ["{"])
+    with pytest.raises(readers.DataError, match="Correct the record") as caught:
+        list(readers.read_objects(path, readers.BadRecords(skip=skip)))
+    assert ("skip_bad_records=True" in str(caught.value)) is advised
+
+
 @pytest.mark.parametrize("skip", [False, True])
 def test_a_cut_gzip_always_raises(tmp_path, skip):
     path = write(tmp_path, [json.dumps({"question": f"{i * i}", "answer": []}) for i in range(5000)])
