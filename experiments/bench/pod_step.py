@@ -80,7 +80,7 @@ def theirs(folder: pathlib.Path, plan: dict[str, Any]) -> dict[str, Any]:
     """The figures of a folder that peers/maxtext_step.py wrote.
 
     Raises:
-      ValueError: if its step is not that of the plan.
+      ValueError: if its step is not that of the plan, or has no peak.
     """
     step = json.loads((folder / "step.json").read_text())
     settings = step["work"]["settings"]
@@ -88,6 +88,8 @@ def theirs(folder: pathlib.Path, plan: dict[str, Any]) -> dict[str, Any]:
         raise ValueError(f"{folder}/step.json is of {step['work']}, the plan is of {expected}: compile one again")
     if "refused" in step:
         return {"settings": settings, "refused": step["refused"][:300]}
+    if "peak_bytes" not in step:
+        raise ValueError(f"{folder}/step.json has no peak_bytes: an older rl_jax wrote it; compile one again")
     if (weights := step["state"]["float32"] // 3) != plan["parameters"]:  # and two moments; counters are not floats
         raise ValueError(f"{folder}/step.json has {weights} float32 parameters, the plan {plan['parameters']}")
     sent = hlo.collectives((folder / "compiled.txt").read_text(), step["mesh"])

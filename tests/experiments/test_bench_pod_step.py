@@ -63,6 +63,10 @@ def test_another_step_is_not_compared(tmp_path):
         pod_step.theirs(folder, plan(rows=32))
     with pytest.raises(ValueError, match="has 7 float32 parameters"):
         pod_step.theirs(write_step(tmp_path / "small", state={"float32": 22}), plan())
+    step = json.loads((folder / "step.json").read_text())
+    (folder / "step.json").write_text(json.dumps({name: step[name] for name in step if name != "peak_bytes"}))
+    with pytest.raises(ValueError, match="has no peak_bytes"):
+        pod_step.theirs(folder, plan())
 
 
 @pytest.mark.parametrize(
