@@ -5,8 +5,7 @@ in both directions. The sum over slices is exactly that of the whole head. Packe
 through the body only; the head sees just the scored tokens.
 
 On a mesh the head is split over the vocabulary (rl_jax.core.split_head), unless the distribution is cut off, columns
-have tokens of their own that are allowed, the model, its vocabulary or the rows cannot be split, or a slice's hidden
-states are larger than the head.
+have tokens of their own that are allowed, or the model or the rows cannot be split.
 """
 
 import functools
