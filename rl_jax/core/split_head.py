@@ -23,11 +23,11 @@ import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 
-from rl_jax.core.axis_table import RULES, mesh_sizes
+from rl_jax.core.axis_table import RULES, mesh_sizes, spec
 from rl_jax.core.types import TokenScores
 
 # Axes that can share the vocabulary; the others have rows of their own. First the one that splits the weights' V where
-# they rest: then one all-to-all moves them.
+# they rest: then one all-to-all moves them, if V divides.
 VOCABULARY = ("tensor", "fsdp", "context")
 RING = "fsdp"  # the one of them that splits rows, too
 NO_LOGIT = -1e30  # of a column without a token: its e^s is 0, and sums of as many as there are stay finite
@@ -38,7 +38,7 @@ class SplitHead(NamedTuple):
     """A head's weights, split, and what it does with any of its columns.
 
     Attributes:
-      weights: float [D, V'], V' split over `axes`: V columns, and after them as many of zeros as these do not divide.
+      weights: float [D, V'], V' split over `axes`: V columns, then columns of zeros up to a multiple of the devices.
       vocab_size: V.
       product: (weights [D, v], hidden [..., D]) -> float32 [..., v], linear in both.
       cap: float32 [..., v] -> logits [..., v], elementwise.
@@ -144,7 +144,13 @@ def split_head(
         return None
     weights = make_weights()
     missing = -vocab_size % math.prod(sizes[axis] for axis in axes)
-    weights = jnp.pad(weights, ((0, 0), (0, missing))) if missing else weights
+    if missing:
+        # Of a split vocabulary every part would move a little: XLA would gather all of the head for that, and for its
+        # gradient. So columns are added where D alone is split, and then V is split like that of weights at rest.
+        whole = spec(weights.shape, ("embed", None), sizes)
+        weights = jax.lax.with_sharding_constraint(weights, whole)
+        weights = jax.lax.with_sharding_constraint(jnp.pad(weights, ((0, 0), (0, missing))), whole)
+        weights = jax.lax.with_sharding_constraint(weights, spec(weights.shape, ("embed", "vocab"), sizes))
     axes = tuple(sorted(axes, key=lambda axis: axis == RING))
     weights = jax.lax.with_sharding_constraint(weights, PartitionSpec(None, axes))
     return SplitHead(weights, vocab_size, product, cap, axes, mesh)
@@ -208,9 +214,9 @@ class _Ring(NamedTuple):
                 total = part if turn == 1 else add(total, part)
         return (add(kept, self.send(total)) if self.size > 1 else kept), rows
 
-    def columns(self, width):
-        """Which `width` of the head's columns this device has: int32 [1, 1, v]."""
-        width = width // self.copies
+    def columns(self, count):
+        """Which `count` of the head's columns this device has: int32 [1, 1, v]."""
+        width = count // self.copies
         first = jax.lax.axis_index(self.split.others) * self.copies * self.size if self.split.others else 0
         first = first + (jax.lax.axis_index(RING) % self.size if RING in self.split.axes else 0)
         columns = (first + jnp.arange(self.copies)[:, None] * self.size) * width + jnp.arange(width)[None]
