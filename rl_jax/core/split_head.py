@@ -23,7 +23,7 @@ import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 
-from rl_jax.core.axis_table import RULES, mesh_sizes, spec
+from rl_jax.core.axis_table import RULES, constrain, mesh_sizes
 from rl_jax.core.types import TokenScores
 
 # Axes that can share the vocabulary; the others have rows of their own. First the one that splits the weights' V where
@@ -147,10 +147,8 @@ def split_head(
     if missing:
         # Of a split vocabulary every part would move a little: XLA would gather all of the head for that, and for its
         # gradient. So columns are added where D alone is split, and then V is split like that of weights at rest.
-        whole = spec(weights.shape, ("embed", None), sizes)
-        weights = jax.lax.with_sharding_constraint(weights, whole)
-        weights = jax.lax.with_sharding_constraint(jnp.pad(weights, ((0, 0), (0, missing))), whole)
-        weights = jax.lax.with_sharding_constraint(weights, spec(weights.shape, ("embed", "vocab"), sizes))
+        weights = jnp.pad(constrain(weights, "embed", None), ((0, 0), (0, missing)))
+        weights = constrain(constrain(weights, "embed", None), "embed", "vocab")
     axes = tuple(sorted(axes, key=lambda axis: axis == RING))
     weights = jax.lax.with_sharding_constraint(weights, PartitionSpec(None, axes))
     return SplitHead(weights, vocab_size, product, cap, axes, mesh)
