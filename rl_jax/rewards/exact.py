@@ -13,15 +13,16 @@ from rl_jax.rewards import normal_form
 from rl_jax.rewards.mathematics import right_answer
 
 MAX_NUMBER = 60  # characters
+_CURRENCY = re.compile(r"([-+]?)(?:\\?\$+ ?)?(.*)", re.DOTALL)  # "-$5": the sign may stand before the currency
 _NUMBER = re.compile(r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d{1,2})?(?:/\d+)?", re.ASCII)
+# Possessive (*+): blanks in three places beside each other would take the cube of their number.
+_LETTER = r"[\s*_\"'$]*+(?:\\text\s*+\{[\s*_\"'$]*+)?\(?([A-Z])\b\)?(?!\w|')"
 _CHOICE = re.compile(
-    # Possessive (*+): blanks in three places beside each other would take the cube of their number.
-    r"(?:\\boxed\s*+\{\s*+(?:\\text\s*+\{)?|(?:answer|option|choice)s?\s*+(?:is|:)?\s*+(?:\\text\s*+\{)?|<answer>)[\s*\"'$]*+"
-    r"\(?([A-Z])\b\)?(?!\w|')",
-    re.IGNORECASE,
+    r"(?:\\boxed\s*+\{|(?:answer|option|choice)s?[\s*_]*+(?:is|are|:)[\s*_:]*+|<answer>)" + _LETTER, re.IGNORECASE
 )
+_PICKED = re.compile(r"\b(?:choose|pick|select|with)\s++(?:the\s++)?(?:option|choice|answer)\b" + _LETTER, re.IGNORECASE)
 _ANOTHER_CHOICE = re.compile(r"[\W_]{0,8}(?:(?:or|and)\W{0,8})?([A-H])\b", re.ASCII)  # "A or B", "(A)(B)"
-_LONE_CHOICE = re.compile(r"[\s*\"'$(\[]*([A-Z])[\s*\"'$)\].:]*", re.ASCII)
+_LONE_CHOICE = re.compile(r"[\s*\"'$(\[]*+(?i:(?:answer|option|choice)\b[\s*\"'$(\[]*+)?([A-Z])[\s*\"'$)\].:]*", re.ASCII)
 _LEADING_CHOICE = re.compile(r"\s*\(?([A-Z])[).:]\s")
 
 
@@ -58,6 +59,8 @@ def number(
 ) -> dict[str, float]:
     """1 if |a - b| <= max(absolute, relative |b|), in exact fractions; nothing but a number counts.
 
+    Where one of the two has a percent sign and the other has none, 42 % is 42 as well as .42, as in rewards.mathematics.
+
     Args:
       prompt: unused.
       completion: the text.
@@ -73,10 +76,16 @@ def number(
     gold = read_number(right_answer(info, answer_field))
     if gold is None:
         raise ValueError(f"info[{answer_field!r}] is {info[answer_field]!r:.80}, which is no number")
-    found = [read_number(text) for text in extraction.answers(completion, extract)]
     bound = max(Fraction(absolute), Fraction(relative) * abs(gold))
-    correct = float(bool(found) and all(value is not None and abs(value - gold) <= bound for value in found))
-    return {"reward": correct, "correct": correct, "answered": float(any(value is not None for value in found))}
+    percent = _is_percent(str(info[answer_field]))
+
+    def near(text: str, value: Fraction) -> bool:
+        scales = [1] if _is_percent(text) == percent else [1, Fraction(1, 100) if percent else 100]
+        return any(abs(value * scale - gold) <= bound for scale in scales)
+
+    found = [(text, read_number(text)) for text in extraction.answers(completion, extract)]
+    correct = float(bool(found) and all(value is not None and near(text, value) for text, value in found))
+    return {"reward": correct, "correct": correct, "answered": float(any(value is not None for _, value in found))}
 
 
 def graded_number(
@@ -111,8 +120,9 @@ def choice(
 ) -> dict[str, float]:
     """1 if the completion chooses the right letter of a multiple choice, and no other.
 
-    A letter counts where it is marked: in a box, in <answer>, behind "answer is", "(B)" or "B." at the start, or alone.
-    Where info has the options, the text of one of them, alone, is its letter.
+    A letter counts where it is marked: in a box, in <answer>, behind "answer is" or "correct option:"; without such a
+    mark, behind "I choose option", "(B)" or "B." at the start, or alone. "Option B" in a reasoning marks nothing. Where
+    info has the options, the text of one of them, alone, is its letter.
 
     Args:
       prompt: unused.
@@ -139,17 +149,11 @@ def chosen_letters(completion: str, options: dict[str, str]) -> set[str]:
     """The letters that a completion marks as its answer; {} if none."""
     if len(completion) > extraction.MAX_COMPLETION:
         return set()
-    # A lower-case letter counts in a box only: "the answer is a number" chooses nothing.
-    marked = set()
-    for found in _CHOICE.finditer(completion):
-        if found[1].isupper() or found[0].startswith(("\\boxed", "<")):
-            marked.add(found[1])
-            more = _ANOTHER_CHOICE.match(completion, found.end())
-            marked |= {more[1]} if more else set()
+    marked = _letters_behind(_CHOICE, completion)
     for inside in extraction.boxed(completion) + extraction.tag(completion):
         letters = re.findall(r"\b[A-Z]\b", inside, re.ASCII)
         marked |= set(letters) if len(letters) > 1 else set()  # a box with several is a choice of several
-    if marked:
+    if marked := marked or _letters_behind(_PICKED, completion):
         return {letter.upper() for letter in marked}
     for pattern, full in ((_LONE_CHOICE, True), (_LEADING_CHOICE, False)):
         found = pattern.fullmatch(completion) if full else pattern.match(completion)
@@ -158,6 +162,18 @@ def chosen_letters(completion: str, options: dict[str, str]) -> set[str]:
     texts = {normal_form.plain(text): letter for letter, text in options.items()}
     said = [*extraction.answers(completion, ["boxed", "tag", "answer_is"]), completion]
     return {texts[name] for name in map(normal_form.plain, said[:1]) if name in texts}
+
+
+def _letters_behind(mark: re.Pattern, completion: str) -> set[str]:
+    """The letters behind a mark, and those that follow them: "A or B"."""
+    letters = set()
+    for found in mark.finditer(completion):
+        # A lower-case letter counts in a box only: "the answer is a number" chooses nothing.
+        if found[1].isupper() or found[0].startswith(("\\boxed", "<")):
+            letters.add(found[1])
+            more = _ANOTHER_CHOICE.match(completion, found.end())
+            letters |= {more[1]} if more else set()
+    return letters
 
 
 def items(
@@ -268,10 +284,11 @@ def well_formed(text: str, tags) -> bool:
 
 
 def read_number(text: str) -> Fraction | None:
-    """The number that a text is, as an exact fraction: "1,080", "$3.50", "-1/2", "2e3", "50%"; None for another."""
-    text = text.strip().rstrip(".").replace("−", "-").strip("$ ").removeprefix("\\$").removesuffix("\\")
-    percent = text.endswith("%")
-    text = normal_form.thousands(text.rstrip("%\\ "))
+    """The number that a text is, as an exact fraction: "1,080", "-$3.50", "-1/2", "2e3", "50%"; None for another."""
+    text = text.strip().rstrip(".").replace("−", "-").strip("*` ").rstrip("$ ").removesuffix("\\")
+    sign, text = _CURRENCY.fullmatch(text).groups()
+    percent = _is_percent(text)
+    text = normal_form.thousands(sign + text.rstrip("%\\ "))
     if len(text) > MAX_NUMBER or not _NUMBER.fullmatch(text):
         return None
     top, _, bottom = text.partition("/")
@@ -279,3 +296,7 @@ def read_number(text: str) -> Fraction | None:
         return None
     value = Fraction(top) / (int(bottom) if bottom else 1)
     return value / 100 if percent else value
+
+
+def _is_percent(text: str) -> bool:
+    return text.rstrip(".* `$").endswith("%")

@@ -10,8 +10,8 @@ MAX_ANSWERS = 16  # more are no answer
 
 _PLACEHOLDER = re.compile(r"\s*(?:\\[hv]?phantom\{[^{}]*\}\s*)+")  # a box to be filled in, of the question
 _HASH = re.compile(r"####[ \t]*([^\n]*)")
-_ANSWER_IS_WORDS = re.compile(r"\banswers? ?(?:is|are|:)(?!\w)", re.IGNORECASE)
-_SENTENCE_END = re.compile(r"\.(?=\s|$)")
+_ANSWER_IS_WORDS = re.compile(r"\banswers?[ *_]{0,4}(?:is|are|:)(?!\w)", re.IGNORECASE)
+_SENTENCE_END = re.compile(r"\.(?=[*_`]*+(?:\s|$))")
 _NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:/\d+)?|[-+]?\.\d+", re.ASCII)
 
 
@@ -51,13 +51,26 @@ def _closing(text: str, start: int) -> int:
 
 def hash_mark(text: str) -> list[str]:
     """What stands behind every "####", to the end of its line: GSM8K's mark."""
-    return _HASH.findall(text)
+    return [_undressed(part) for part in _HASH.findall(text)]
 
 
 def answer_is(text: str) -> list[str]:
     """What stands behind "answer is", "answers are" or "answer:", to the end of the sentence or line."""
-    parts = _ANSWER_IS_WORDS.split(text)[1:]
-    return [_SENTENCE_END.split(part.partition("\n")[0].lstrip(" \t:"), maxsplit=1)[0] for part in parts]
+    parts = [_undressed(part.partition("\n")[0].lstrip(" \t:*_")) for part in _ANSWER_IS_WORDS.split(text)[1:]]
+    return [_undressed(_SENTENCE_END.split(part, maxsplit=1)[0]) for part in parts]
+
+
+def _undressed(text: str) -> str:
+    """The text without Markdown's emphasis at its ends, and without a box that holds all of it.
+
+    "**Answer:** 42" and "**Answer: 42**" leave one half of a pair.
+    """
+    bare = text.strip().lstrip("*_`")
+    if bare != text.strip() or bare.endswith(("**", "__", "`")):
+        bare = bare.rstrip("*_`")
+    alone = bare.strip("$ ").removeprefix("\\(").removesuffix("\\)").strip()
+    inside = boxed(alone)
+    return inside[0] if len(inside) == 1 and alone == rf"\boxed{{{inside[0]}}}" else bare
 
 
 def tag(text: str) -> list[str]:

@@ -23,6 +23,8 @@ _ANY_REPLACED = re.compile(
     "|".join(re.escape(old) + ("(?![A-Za-z])" if old[-1].isalpha() and old[0] == "\\" else "") for old in _REPLACED)
 )
 _NEW_ROW = "\0"
+_EMPHASIS = re.compile(r"\*\*([^*]+)\*\*|`([^`]+)`")
+_BOX = re.compile(r"(?:\$|\\\(|\\\[)*+ ?\\f?boxed\s*\{(.*)\} ?(?:\$|\\\)|\\\])*+", re.DOTALL)
 _LAYOUT = re.compile(r"\\(?:left|right|[bB]igg?[lr]?|displaystyle|textstyle|limits|q?quad)(?![A-Za-z])")
 _DELIMITERS = re.compile(r"\\\$|\$|\\\(|\\\)|\\\[|\\\]|£|€")
 _TEXT = re.compile(r"\\(?:text|textnormal|mbox|textbf|textit|textrm|mathrm|mathbf|operatorname|rm)\s*\{([^{}]*)\}")
@@ -71,7 +73,9 @@ class Normal(NamedTuple):
 def normalise(text: str) -> Normal:
     """The answer without its layout, currency, degrees and units."""
     text = " ".join(text.split()).rstrip(".").strip()  # runs of blanks would make the patterns slow
-    match = re.fullmatch(r"\\f?boxed\s*\{(.*)\}", text, re.DOTALL)
+    match = _EMPHASIS.fullmatch(text)
+    text = (match[1] or match[2]).rstrip(". ") if match else text
+    match = _BOX.fullmatch(text)
     text = match[1] if match else text
     text = _DELIMITERS.sub("", text.replace("\\\\", _NEW_ROW))  # else "\\\\ " loses its second backslash
     text = _ANY_REPLACED.sub(lambda match: _REPLACED[match[0]], text)

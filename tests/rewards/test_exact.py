@@ -13,6 +13,7 @@ OPTIONS = {"answer": "B", "options": ["red", "green", "blue"]}
     ("text", "value"),
     [
         ("18", 18), ("-3.50", Fraction(-7, 2)), ("1,080", 1080), ("$3.50", Fraction(7, 2)), ("50%", Fraction(1, 2)),
+        ("-$5", -5), ("$-5$", -5), (r"\$3.5", Fraction(7, 2)), ("**42.**", 42), ("- 5", None), (r"50\%", Fraction(1, 2)),
         ("-1/2", Fraction(-1, 2)), ("2e3", 2000), (".5", Fraction(1, 2)), ("−4", -4), ("18.", 18),
         ("nan", None), ("inf", None), ("1e999", None), ("1e9999999", None), ("1/0", None), ("1 or 2", None), ("", None),
         ("٣", None), ("１", None), ("1_000", None), ("0x10", None), ("9" * 100, None), ("1,2", None), ("3+3", None),
@@ -32,6 +33,15 @@ def test_a_number_within_its_tolerance():
     assert reward("inf", absolute=1e300) == 0.0
     with pytest.raises(ValueError, match=r"info\['answer'\] is 'ten', which is no number"):
         exact.number("", "10", {"answer": "ten"})
+
+
+def test_a_percent_sign_on_one_side():
+    """As in rewards.mathematics: of the two, one may lack it."""
+    for gold, given, reward in (
+        ("42", "42%", 1), ("42%", "42", 1), ("42%", "42%", 1), (".42", "42%", 1), ("42%", ".42", 1), ("42%", "4200%", 0),
+        ("42", ".42", 0), ("42", "4200%", 1),
+    ):  # fmt: skip
+        assert exact.number("", given, {"answer": gold}, extract="whole")["reward"] == reward, (gold, given)
 
 
 def test_graded_numbers_are_those_of_the_paper():
@@ -65,6 +75,10 @@ def test_strings():
         ("The answer is A. The answer is B.", 0), ("The answer is A or B", 0), ("red, green, blue", 0), ("BA", 0),
         ("the answer is a number", 0), ("Because it is so", 0), ("<answer>A</answer> <answer>B</answer>", 0),
         ("I do not know", 0), ("The answer is Blue", 0),
+        ("Option A is too small. Option B fits. The answer is B.", 1), ("**Answer:** B", 1), ("**Answer**: (B)", 1),
+        ("Let's look at option A: no. Option C: no.\n\nAnswer: B", 1), ("The correct option is **B**", 1),
+        ("Choice C is out. So (B).", 0), ("Option B", 1), ("Answer (B)", 1), (r"The answer is $\boxed{\text{B}}$", 1),
+        ("I choose option A. The answer is B", 1), ("I pick choice A or B", 0), ("Answer: A, so I choose option B", 0),
     ],
 )  # fmt: skip
 def test_multiple_choice(completion, reward):
@@ -75,6 +89,11 @@ def test_two_letters_are_no_choice_whichever_is_right():
     for text in ("The answer is A or B", "answer: (A)(B)", "<answer>A B</answer>", r"\boxed{A, B}"):
         assert [exact.choice("", text, {"answer": gold})["reward"] for gold in "AB"] == [0.0, 0.0], text
     assert exact.choice("", "The answer is A. I am sure", {"answer": "A"})["reward"] == 1.0
+
+
+def test_an_option_that_is_only_discussed_is_no_choice():
+    assert exact.choice("", "Choice C is out. So (B).", {"answer": "C"})["reward"] == 0.0
+    assert exact.choice("", "Option A is wrong.", {"answer": "A"})["reward"] == 0.0
 
 
 def test_a_choice_needs_a_letter():

@@ -73,6 +73,22 @@ def test_every_accepted_answer_is_rejected_for_another_question():
         ("18", "whole", 1.0),
         ("the answer is 18", ["boxed", "answer_is"], 1.0),
         (r"the answer is 18 \boxed{17}", ["boxed", "answer_is"], 0.0),
+        # As instructed models write it: Markdown's emphasis, a box in dollar signs.
+        ("**Answer:** 18", "answer_is", 1.0),
+        ("**Final Answer: 18**", "answer_is", 1.0),
+        ("**Answer**: 18", "answer_is", 1.0),
+        ("The answer is **18.** It follows.", "answer_is", 1.0),
+        ("Answer: `18`", "answer_is", 1.0),
+        ("The answer is **18**. No, the answer is **17**.", "answer_is", 0.0),
+        ("The answer is **18** or **17**", "answer_is", 0.0),
+        (r"The final answer is: $\boxed{18}$", "answer_is", 1.0),
+        (r"The final answer is \(\boxed{18}\).", "answer_is", 1.0),
+        (r"The answer is \boxed{18} or \boxed{17}", "answer_is", 0.0),
+        ("#### **18**", "hash", 1.0),
+        (r"#### $\boxed{18}$", "hash", 1.0),
+        ("<answer>**18**</answer>", "tag", 1.0),
+        ("<answer>2**18</answer>", "tag", 0.0),
+        ("**18", "whole", 0.0),
     ],
 )
 def test_extraction(completion, extraction, reward):
