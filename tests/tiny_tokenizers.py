@@ -70,9 +70,15 @@ def wordpiece(special):
     return tok
 
 
-def write(folder, tok, config, *, generation=None, template=None):
-    """Writes the folder as transformers does; returns it."""
+def write(folder, tok, config, *, generation=None, template=None, adds_bos=True):
+    """Writes the folder as transformers does; returns it. adds_bos: whether a BOS that `config` names begins texts."""
     folder.mkdir(parents=True, exist_ok=True)
+    if adds_bos and config.get("bos_token"):
+        bos = config["bos_token"]
+        begin = processors.TemplateProcessing(
+            single=f"{bos} $A", pair=f"{bos} $A {bos} $B", special_tokens=[(bos, tok.token_to_id(bos))]
+        )
+        tok.post_processor = processors.Sequence([tok.post_processor, begin]) if tok.post_processor else begin
     tok.save(str(folder / "tokenizer.json"))
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False, **config}
     if template is not None:

@@ -148,6 +148,20 @@ def need_reward(setup: Setup) -> None:
         )
 
 
+def joined_columns(results: Sequence[RewardResult]) -> dict[str, np.ndarray]:
+    """The rewards and components of several batches, name -> float [sum of B]; the rewards are "reward".
+
+    A batch lacks a component if none of its rows has it, as where all of them failed: it is 0 there, as it is for a row
+    that lacks it beside rows that have it.
+    """
+    names = dict.fromkeys(name for result in results for name in result.components)
+    columns = {
+        name: np.concatenate([result.components.get(name, np.zeros_like(result.rewards)) for result in results])
+        for name in names
+    }
+    return {"reward": np.concatenate([result.rewards for result in results])} | columns
+
+
 def by_source(records: list[dict], columns: dict[str, np.ndarray]) -> dict[str, float]:
     """The mean of each column over the rows of each source, by "NAME/source/SOURCE"; {} if records have no source.
 
@@ -237,21 +251,19 @@ def make_evaluate(setup: Setup, score: Callable | None, sample: Callable | None 
     def evaluate(params):
         if isinstance(score, Rewards):
             score.see(params)
-        params, values, rows, seen = rollout_mesh.place(setup.rollout, params), {}, [], []
+        params, results, rows, seen = rollout_mesh.place(setup.rollout, params), [], [], []
         for index, records in enumerate(pipeline.eval_batches(source, config.batch_size, config.num_prompts)):
             full = records + records[:1] * (config.batch_size - len(records))  # one shape, compiled once
             mine = [full[i] for i in own_prompts]
             prompts = processes.own_to_mesh(setup.mesh, encode_prompts(setup, mine))
             rollout = generate(params, *prompts, jax.random.fold_in(key, index))
             judged = judge(setup, score, rollout, mine, own_prompts, len(records), stop_strings=config.stop_strings)
-            batch = {"reward": judged.result.rewards, **judged.result.components}
-            batch["completion_length"] = judged.rollout.completion_mask.sum(axis=1)
-            batch["truncated"] = judged.rollout.truncated
-            for name, column in batch.items():
-                values.setdefault(name, []).append(column)
+            lengths = {"completion_length": judged.rollout.completion_mask.sum(axis=1)}
+            own = judged.result.components | lengths | {"truncated": judged.rollout.truncated}
+            results.append(judged.result._replace(components=own))
             rows += sample_rows(judged, "eval", setup.config.log.sample_rows - len(rows))
             seen += judged.records
-        columns = {name: np.concatenate(found) for name, found in values.items()}
+        columns = joined_columns(results)
         if "correct" in columns:
             columns["pass@1"] = columns.pop("correct")
         elif right := [name for name in columns if name.endswith("/correct")]:  # of a term that has such a part

@@ -17,7 +17,7 @@ from experiments.parts import episode_replay, outcome_model, plan_memory, policy
 from experiments.parts.clock import Clock
 from experiments.parts.encoding import whole_text
 from experiments.parts.failures import first_failure
-from experiments.parts.judging import Judged, make_evaluate, sample_rows
+from experiments.parts.judging import Judged, joined_columns, make_evaluate, sample_rows
 from experiments.parts.players import Player, check, eval_player, is_single
 from experiments.parts.rewards import Rewards, Rows
 from experiments.parts.row_rewards import paid_at_the_end, without_errors
@@ -234,23 +234,22 @@ def make_episode_evaluate(setup: Setup, rewards, player: Player):
     config, source, key = setup.config.eval, setup.task.data_source("test"), jax.random.key(setup.config.seed + 1)
 
     def evaluate(params):
-        params, columns, rows, seen = rollout_mesh.place(setup.rollout, params), {}, [], []
+        params, results, rows, seen = rollout_mesh.place(setup.rollout, params), [], [], []
+        samples = config.samples_per_prompt
         for index, records in enumerate(pipeline.eval_batches(source, config.batch_size, config.num_prompts)):
-            samples = config.samples_per_prompt
             played = player.play(params, records, jax.random.fold_in(key, index), group_size=samples)
             judged = judge_episodes(setup, score, played, rows_of(setup, played), records, samples)
-            found = {"reward": judged.result.rewards, **judged.result.components}
-            found["completion_length"] = judged.rollout.completion_mask.sum(axis=1)
-            if samples > 1 and "correct" in found:  # tau-bench's: k of a prompt's samples, and all are right
-                right = np.sum(found["correct"].reshape(-1, samples) >= 1, axis=1)
-                found |= {f"pass^{k}": pass_hat_k(samples, right, k) for k in sizes_of(samples)}
-            for name, column in found.items():
-                columns.setdefault(name, []).append(column)
+            lengths = {"completion_length": judged.rollout.completion_mask.sum(axis=1)}
+            results.append(judged.result._replace(components=judged.result.components | lengths))
             rows += episode_rows(setup, judged, "eval", setup.config.log.sample_rows - len(rows))
             seen += played
-        metrics = {name: np.concatenate(found).mean(dtype=np.float64) for name, found in columns.items()}
+        columns = joined_columns(results)
+        metrics = {name: column.mean(dtype=np.float64) for name, column in columns.items()}
         if "correct" in metrics:
             metrics["pass@1"] = metrics.pop("correct")
+            if samples > 1:  # tau-bench's: k of a prompt's samples, and all are right
+                right = np.sum(columns["correct"].reshape(-1, samples) >= 1, axis=1)
+                metrics |= {f"pass^{k}": pass_hat_k(samples, right, k).mean() for k in sizes_of(samples)}
         return {f"eval/{name}": value for name, value in metrics.items()} | episode_metrics(seen, "eval/episode/"), rows
 
     return evaluate

@@ -106,7 +106,8 @@ class Rewards:
         values = {t.name: result.components.get(t.name, zeros) for t in self._terms if not t.is_group}
         for term in self._terms:
             if term.is_group:
-                values[term.name] = _by_group(term, rows, infos, values)
+                values[term.name], errors = _by_group(term, rows, infos, values)
+                result = _with_errors(result, errors)
         if self._judges:  # they are terms, too: `finish` composes
             return result._replace(components=result.components | values)
         weights = {term.name: term.weight for term in self._terms}
@@ -223,24 +224,41 @@ def _of_texts(pool: RewardPool, records: Sequence[dict], texts: Sequence[str], v
     return np.array(distributed.gather(found)[0] or (), np.float32)
 
 
-def _by_group(term: Term, rows: Rows, infos: list[dict], values: Mapping[str, np.ndarray]) -> np.ndarray:
-    """float32 [B]: a group term, group by group."""
-    lengths, parts = rows.rollout.completion_mask.sum(axis=1), []
-    prompts = [record["prompt"] for record in rows.records]
-    ids = [record.get("id", record["prompt"]) for record in rows.records]
+def _by_group(
+    term: Term, rows: Rows, infos: list[dict], values: Mapping[str, np.ndarray]
+) -> tuple[np.ndarray, list[str | None]]:
+    """A group term, group by group: float32 [B], and B messages, None where it did not fail."""
+    rollout, found, errors = rows.rollout, [], []
+    masks = rollout.completion_mask
+    all_columns = {
+        "completions": rows.completions,
+        "prompts": [record["prompt"] for record in rows.records],
+        "infos": infos,
+        "prompt_ids": [record.get("id", record["prompt"]) for record in rows.records],
+        "lengths": masks.sum(axis=1).tolist(),
+        "truncated": rollout.truncated.tolist(),
+    }
+    if rollout.batch is not None:  # what is read from samples.jsonl has no tokens
+        sampled = rollout.batch.tokens[:, -masks.shape[1] :]
+        all_columns["completion_ids"] = [ids[mask].tolist() for ids, mask in zip(sampled, masks, strict=True)]
     for start in range(0, len(infos), rows.group_size):
         part = slice(start, start + rows.group_size)
-        columns = {
-            "completions": rows.completions[part],
-            "prompts": prompts[part],
-            "infos": infos[part],
-            "prompt_ids": ids[part],
-            "lengths": lengths[part].tolist(),
-            "truncated": rows.rollout.truncated[part].tolist(),
-            "terms": {name: value[part].tolist() for name, value in values.items()},
-        }
-        parts.append(score_group(term, columns))
-    return np.concatenate(parts) if parts else np.zeros(0, np.float32)
+        columns = {name: column[part] for name, column in all_columns.items()}
+        columns["terms"] = {name: value[part].tolist() for name, value in values.items()}
+        of_group = score_group(term, columns)
+        found.append(of_group.values)
+        errors += of_group.errors
+    return np.concatenate([np.zeros(0, np.float32), *found]), errors
+
+
+def _with_errors(result: RewardResult, errors: Sequence[str | None]) -> RewardResult:
+    """The result in which the rows with a message have failed, too. errors: B of them, None without a failure."""
+    rows = np.array([error is not None for error in errors], bool)
+    failed = result.failed | rows
+    new, first = rows & ~result.failed, int(np.argmax(failed)) if failed.any() else 0
+    # The message that is shown is that of the first row that failed.
+    first_error = errors[first] if len(new) and new[first] else result.first_error
+    return result._replace(failed=failed, num_errors=result.num_errors + int(new.sum()), first_error=first_error)
 
 
 def make_rewards(setup: Setup, *, judged: bool = True) -> Rewards | contextlib.nullcontext:

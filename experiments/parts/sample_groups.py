@@ -15,7 +15,7 @@ import numpy as np
 from experiments.parts import action_mask, foreign_rows, processes, rollout_mesh, windows
 from experiments.parts.clock import Clock
 from experiments.parts.encoding import encode_prompts, pad_prompts
-from experiments.parts.judging import Judged, judge
+from experiments.parts.judging import Judged, joined_columns, judge
 from experiments.parts.prompts import feedback_of
 from experiments.parts.revisits import Revisits
 from experiments.parts.rewards import Rewards
@@ -154,7 +154,7 @@ class Collector:
             if max_batches == 1:
                 groups = [judged]
                 break
-            spread = np.ptp(judged.result.rewards.reshape(-1, size), axis=1)
+            spread = _spreads(judged.result, size)
             for group, value in zip(_split(judged, size), spread, strict=True):
                 (taught if value > 0 else idle).append(group)
         else:
@@ -211,6 +211,13 @@ class Collector:
         return judged
 
 
+def _spreads(result: RewardResult, size: int) -> np.ndarray:
+    """float [groups]: largest less smallest reward of a group's rows. A row whose verifier failed says nothing."""
+    failed = np.zeros(len(result.rewards), bool) if result.failed is None else result.failed
+    rewards = np.ma.array(result.rewards, mask=failed).reshape(-1, size)
+    return np.ma.ptp(rewards, axis=1).filled(0.0)
+
+
 def _split(judged: Judged, size: int) -> list[Judged]:
     """One Judged per group of `size` rows."""
     parts = []
@@ -240,18 +247,14 @@ def join_rows(parts: list[Judged], pad_id: int) -> Judged:
         return rollout._replace(batch=pad_prompts(rollout.batch, width, pad_id))
 
     results = [part.result for part in parts]
-    names = sorted({name for result in results for name in result.components})
-
-    def column(result: RewardResult, name: str) -> np.ndarray:  # a batch that failed throughout has no components
-        return result.components.get(name, np.zeros_like(result.rewards))
-
+    columns = joined_columns(results)
     return Judged(
         rollout=jax.tree.map(lambda *xs: np.concatenate(xs), *(widen(part.rollout) for part in parts)),
         records=[record for part in parts for record in part.records],
         completions=[text for part in parts for text in part.completions],
         result=results[0]._replace(
-            rewards=np.concatenate([result.rewards for result in results]),
-            components={name: np.concatenate([column(result, name) for result in results]) for name in names},
+            rewards=columns.pop("reward"),
+            components=dict(sorted(columns.items())),
             first_error=next((result.first_error for result in results if result.first_error), None),
             failed=None if results[0].failed is None else np.concatenate([result.failed for result in results]),
         ),

@@ -47,8 +47,16 @@ def overlong(
       max_length: tokens; there the punishment is -penalty.
       buffer: tokens before max_length over which it grows.
       penalty: in the reward's units.
+
+    Raises:
+      ValueError: if 0 < buffer <= max_length does not hold.
     """
     chex.assert_equal_shape([rewards, lengths])
+    if not 0 < buffer <= max_length:  # with 0 the last token would give 0 / 0
+        raise ValueError(
+            f"shaping overlong needs 0 < buffer <= max_length, got buffer={buffer} and max_length={max_length}: "
+            "buffer=1 punishes the last token only; missing_eos_penalty punishes what is cut off"
+        )
     excess = (lengths - (max_length - buffer)).astype(rewards.dtype)
     return rewards + jnp.minimum(-excess / buffer * penalty, 0.0)
 

@@ -95,6 +95,7 @@ TERMS = {
 # What a group term may name, each a list with one entry per completion of the group.
 GROUP = {
     "completions": "texts",
+    "completion_ids": "the tokens of each completion",
     "prompts": "the prompt, once per completion",
     "infos": "the record's `info`, a dict, once per completion",
     "prompt_ids": "what names the prompt, once per completion",
@@ -237,18 +238,27 @@ def _number(name: str, path: str, value: Any) -> float:
     return number
 
 
-def score_group(term: Term, columns: Mapping[str, Any]) -> np.ndarray:
-    """A group term's values of one group.
+class GroupValues(NamedTuple):
+    """What a group term says of one group.
+
+    Attributes:
+      values: float32 [G]; 0 where it failed, and where it returned None, which says that it does not apply to the row.
+      errors: G entries, what went wrong; None where nothing did.
+    """
+
+    values: np.ndarray
+    errors: list[str | None]
+
+
+def score_group(term: Term, columns: Mapping[str, Any]) -> GroupValues:
+    """A group term's values of one group. It fails for all rows if it raises, for a row whose number is not finite.
 
     Args:
       term: of the config.
       columns: name -> one entry per completion, the names of GROUP.
 
-    Returns:
-      float32 [G].
-
     Raises:
-      RuntimeError: if the term raises, or returns something else than G finite numbers.
+      RuntimeError: if it returns another number of values than G.
       ValueError: if it asks for a name that neither GROUP nor the records' info has.
     """
     infos, count = columns["infos"], len(columns["completions"])
@@ -267,7 +277,14 @@ def score_group(term: Term, columns: Mapping[str, Any]) -> np.ndarray:
     try:
         result = list(term.fn(**given, **term.keywords))
     except Exception as error:
-        raise RuntimeError(f"reward term {term.name!r} ({term.path}): {type(error).__name__}: {error}") from error
+        reason = f"reward term {term.name!r} ({term.path}): {type(error).__name__}: {error}"
+        return GroupValues(np.zeros(count, np.float32), [reason] * count)
     if len(result) != count:
         raise RuntimeError(f"reward term {term.name!r} ({term.path}) returned {len(result)} values for {count} rows")
-    return np.array([_number(term.name, term.path, value) for value in result], np.float32)
+    values, errors = np.zeros(count, np.float32), [None] * count
+    for place, value in enumerate(result):
+        try:
+            values[place] = 0.0 if value is None else _number(term.name, term.path, value)
+        except RuntimeError as error:
+            errors[place] = str(error)
+    return GroupValues(values, errors)

@@ -2,10 +2,10 @@
 
     vocab_size                       one more than the largest id
     pad_id
-    bos_id                           None if there is none: `bos=True` then adds nothing
+    bos_id                           None if there is none
     eos_ids                          every id that ends a text
     eos_id                           the one the model itself writes at the end of a text; the one to train on
-    encode(text, bos=, eos=)
+    encode(text, bos=, eos=)         bos: as a text begins for this model, with BOS if its own tokenizer adds one
     encode_continuation(text, eos=)  for text that follows a prompt
     decode(ids)
     token_text(id)
@@ -28,16 +28,19 @@ class Roles(NamedTuple):
     """The tokens that begin, end and pad a text.
 
     Attributes:
-      bos_id: None if the model's texts have no BOS.
+      bos_id: None if the files name no BOS.
       eos_ids: every id that ends a text, the tokenizer's own first.
       pad_id: fills rows.
       texts: name -> text, "bos_token" -> "<s>", as chat templates expect them.
+      adds_bos: whether the model's own tokenizer puts BOS before a text. Many name one and do not (GPT-2, Pythia, OLMo,
+        SmolLM2), and their models were trained without.
     """
 
     bos_id: int | None
     eos_ids: tuple[int, ...]
     pad_id: int
     texts: Mapping[str, str]
+    adds_bos: bool = True
 
 
 def checked(ids: Sequence[int], vocab_size: int) -> list[int]:
@@ -65,11 +68,12 @@ class FolderTokenizer:
         self.bos_id, self.eos_ids, self.pad_id = roles.bos_id, roles.eos_ids, roles.pad_id
         self.eos_id = roles.eos_ids[0]
         self.special_tokens = dict(roles.texts)
+        self._first = [roles.bos_id] if roles.adds_bos and roles.bos_id is not None else []
 
     def encode(self, text: str, *, bos: bool = False, eos: bool = False) -> list[int]:
         """Ids of `text` as a separate text; special tokens spelled out in it become one id each."""
         ids = self._encode(text, self._whole)[0]
-        return [self.bos_id] * (bos and self.bos_id is not None) + ids + [self.eos_id] * eos
+        return self._first * bos + ids + [self.eos_id] * eos
 
     def encode_continuation(self, text: str, *, eos: bool = False) -> list[int]:
         """Ids of text that follows a prompt: no space is inserted before it."""

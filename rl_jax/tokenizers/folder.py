@@ -37,7 +37,8 @@ def load_tokenizer(folder: str | pathlib.Path, *, eos_tokens: Sequence[str] | No
             legacy=bool(config.get("legacy", True)),
             path=model,
         )
-        tokenizer = tokenizer.with_roles(special_tokens(folder, config, tokenizer.token_to_id, eos_tokens))
+        roles = special_tokens(folder, config, tokenizer.token_to_id, eos_tokens)
+        tokenizer = tokenizer.with_roles(roles._replace(adds_bos=config.get("add_bos_token", True)))  # as Llama's
         return _checked_roles(tokenizer, tokenizer.added_ids, folder)
     path = folder / "tokenizer.json"
     if description is None:
@@ -52,6 +53,10 @@ def load_tokenizer(folder: str | pathlib.Path, *, eos_tokens: Sequence[str] | No
     description = _with_added(description, _added_tokens(folder, config), config, path)
     ids = _vocabulary(description, path)
     roles = special_tokens(folder, config, ids.get, eos_tokens)
+    # As in transformers: tokenizer.json has the last word. What only has vocab.json is GPT-2's kind, without a BOS.
+    written = hf.first_token(description, path)
+    adds = config.get("add_bos_token", False) if path == vocab else written == roles.texts.get("bos_token", "")
+    roles = roles._replace(adds_bos=adds)
     # A token that is special by name is special in a text, too, even if tokenizer.json does not list it so.
     named = {text: ids[text] for text in roles.texts.values() if text in ids}
     tokenizer = hf.HFTokenizer(_with_added(description, named, config, path), roles, path=path)

@@ -98,6 +98,32 @@ def without_prefix_space(description: Mapping) -> dict:
     return {**description, **changed, "decoder": edit(description.get("decoder"), True)}
 
 
+def first_token(description: Mapping, path: str | pathlib.Path) -> str | None:
+    """The special token that a tokenizer.json's post-processor puts before a text; None if it puts none there.
+
+    Args:
+      description: the content of tokenizer.json.
+      path: for error messages.
+
+    Raises:
+      readers.DataError: if the post-processor is not as the tokenizers package writes it.
+    """
+
+    def of(processor):
+        if processor is None or processor["type"] == "ByteLevel":
+            return None
+        if processor["type"] == "Sequence":
+            return next(filter(None, map(of, processor["processors"])), None)
+        if processor["type"] == "TemplateProcessing":
+            return processor["single"][0].get("SpecialToken", {}).get("id")
+        return processor["cls"][0]  # BERT's and RoBERTa's
+
+    try:
+        return of(description.get("post_processor"))
+    except (AttributeError, IndexError, KeyError, TypeError) as error:
+        raise readers.DataError(f"{path}: has no post_processor as the tokenizers package writes it") from error
+
+
 def gpt2_description(vocab: pathlib.Path, merges: pathlib.Path, tokenizer_class: str | None) -> dict:
     """The tokenizer.json equivalent of GPT-2's vocab.json and merges.txt: byte-level pairs, no space in front.
 

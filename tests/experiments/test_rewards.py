@@ -7,10 +7,11 @@ import pytest
 
 from experiments import grpo
 from experiments.parts.failures import Failures, first_failure
-from experiments.parts.judging import judge
+from experiments.parts.judging import by_source, joined_columns, judge
 from experiments.parts.policy import components_of
 from experiments.parts.reward_spec import expand_terms, parse_terms
 from experiments.parts.rewards import Rows, make_rewards
+from experiments.parts.sample_groups import _spreads
 from experiments.parts.setup import make_setup
 from experiments.report.run_page import with_first_error
 from experiments.reverify.cli import main as reverify_main
@@ -25,6 +26,16 @@ from tests.experiments.small import config as small_config
 def twice(completions, *, terms, lengths, truncated):
     """A group term: the group's best `sevens`, for all."""
     return [max(terms["sevens"])] * len(completions)
+
+
+def by_length(completions):
+    """A group term that fails for a group with an empty completion."""
+    return [1 / len(text) for text in completions]
+
+
+def first_ids(prompts, completions, completion_ids, **kwargs):
+    """A group term with TRL's parameters."""
+    return [float(sum(ids)) for ids in completion_ids]
 
 
 def raises(prompt, completion, info):
@@ -73,6 +84,51 @@ def test_rows_that_fail_get_the_failure_reward(tmp_path):
     terms = {"mine": {"fn": f"{__name__}:raises_on_sevens"}}
     found = scored(tmp_path, ["7", "3"], reward__terms=terms, reward__failure_reward=-1.0)
     assert found.rewards.tolist() == [-1.0, 1.0] and found.num_errors == 1
+
+
+def test_a_group_term_that_fails_is_counted_row_by_row(tmp_path):
+    terms = {"mine": {"fn": f"{__name__}:raises_on_sevens"}, "group": {"fn": f"{__name__}:by_length"}}
+    fields = dict(reward__terms=terms, reward__failure_reward=-1.0)
+    found = scored(tmp_path, ["3", "13", "7", "3", "", "3"], **fields)
+    assert found.rewards.tolist() == [2.0, 1.5, -1.0, 2.0, -1.0, -1.0]
+    assert found.num_errors == 3 and found.failed.tolist() == [False, False, True, False, True, True]
+    assert "'mine'" in found.first_error  # of the first row that failed
+    first = scored(tmp_path, ["", "3", "7", "3"], **fields)
+    assert "'group'" in first.first_error and first_failure(first, ["a", "b", "c", "d"], list("abcd")).prompt == "a"
+
+
+def test_a_group_term_can_ask_for_what_trl_passes(tmp_path):
+    config = small_config(tmp_path, reward__terms={"ids": {"fn": f"{__name__}:first_ids"}})
+    tokens = np.arange(12, dtype=np.int32).reshape(2, 6)
+    before = rows(["aa", "bbb"], 2)
+    batch = TokenBatch(tokens, None, None)
+    with make_rewards(make_setup(config)) as score:
+        found = score(before._replace(rollout=before.rollout._replace(batch=batch)))
+        assert found.rewards.tolist() == [2 + 3, 8 + 9 + 10]  # the last 4 columns are the completion's
+        with pytest.raises(ValueError, match="asks for completion_ids; there are completions"):
+            score(before)  # read from samples.jsonl: no tokens
+
+
+def test_a_batch_without_a_component_counts_as_zeros():
+    """All rows of an evaluation's last batch failed: its mean is over all rows, and each source finds its own."""
+    names = (None,) * 2
+    first = RewardResult(np.float32([1, 0, 1]), {"correct": np.float32([1, 0, 1])}, 0, 0, *names)
+    last = RewardResult(np.float32([0, 0]), {}, 2, 0, *names)
+    columns = joined_columns([first, last, RewardResult(np.float32([1]), {"new": np.float32([1])}, 0, 0, *names)])
+    assert {name: column.tolist() for name, column in columns.items()} == {
+        "reward": [1, 0, 1, 0, 0, 1], "correct": [1, 0, 1, 0, 0, 0], "new": [0, 0, 0, 0, 0, 1],
+    }  # fmt: skip
+    records = [{"source": source} for source in "aabbab"]
+    assert by_source(records, {"x": columns["correct"]}) == {"x/source/a": 1 / 3, "x/source/b": 1 / 3}
+
+
+def test_a_failed_row_gives_a_group_no_spread():
+    """Else one late verifier would make a group of right answers worth a step of dynamic sampling."""
+    rewards, failed = np.float32([1, 1, 0, 1, 0, 0, 0, 0]), np.array([0, 0, 1, 0, 0, 0, 1, 1], bool)
+    result = RewardResult(rewards, {}, 0, 3, None, failed)
+    assert _spreads(result, 4).tolist() == [0.0, 0.0] and _spreads(result, 2).tolist() == [0, 0, 0, 0]
+    assert _spreads(result._replace(failed=None), 4).tolist() == [1.0, 0.0]
+    assert _spreads(result._replace(failed=np.roll(failed, 1)), 4).tolist() == [1.0, 0.0]
 
 
 @pytest.mark.slow

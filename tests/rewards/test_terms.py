@@ -1,6 +1,7 @@
 """rl_jax/rewards/terms.py: which terms a config may name, what each kind is given, and what a bad one says."""
 
 import json
+import math
 import sys
 
 import numpy as np
@@ -36,6 +37,14 @@ def of_trl(prompts, completions, answer, **kwargs):
     """As TRL calls it: columns of the records as lists."""
     assert set(kwargs) >= {"infos", "lengths"}
     return [float(text == right) for text, right in zip(completions, answer, strict=True)]
+
+
+def some_fail(completions):
+    return [{"none": None, "nan": math.nan, "word": "word"}.get(text, 1.0) for text in completions]
+
+
+def divides(completions):
+    return [20 / len(text) for text in completions]
 
 
 def too_few(completions):
@@ -95,8 +104,18 @@ def test_group_terms():
     rare, trl = load(rare=("rarest", {"share": 0.5}), trl=("of_trl", {}))
     assert rare.is_group and trl.is_group
     group = columns(["4", "5", "4"])
-    np.testing.assert_array_equal(terms.score_group(rare, group), np.float32([0, 0.5, 0]))
-    np.testing.assert_array_equal(terms.score_group(trl, group), np.float32([1, 0, 1]))
+    np.testing.assert_array_equal(terms.score_group(rare, group).values, np.float32([0, 0.5, 0]))
+    np.testing.assert_array_equal(terms.score_group(trl, group).values, np.float32([1, 0, 1]))
+
+
+def test_a_group_term_fails_by_row_or_for_all_and_none_is_no_value():
+    """As in TRL, a reward function of several tasks returns None for rows of another."""
+    some, all_of_them = load(some=("some_fail", {}), all_of_them=("divides", {}))
+    values, errors = terms.score_group(some, columns(["4", "none", "nan", "word"]))
+    assert values.tolist() == [1.0, 0.0, 0.0, 0.0] and errors[:2] == [None, None]
+    assert "'some'" in errors[2] and "returned nan, not a finite number" in errors[2] and "'word'" in errors[3]
+    values, errors = terms.score_group(all_of_them, columns(["4", ""]))
+    assert values.tolist() == [0.0, 0.0] and "'all_of_them'" in errors[0] and "ZeroDivisionError" in errors[1]
 
 
 @pytest.mark.parametrize(

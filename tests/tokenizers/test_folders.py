@@ -7,6 +7,7 @@ import sys
 
 import pytest
 import transformers
+from tokenizers import processors
 
 from rl_jax.data import readers
 from rl_jax.tokenizers import CharTokenizer, check_vocabulary, load_tokenizer
@@ -76,8 +77,30 @@ def test_ids_are_those_of_transformers(folders, kind):
         expected = theirs.encode(text, add_special_tokens=False)
         assert ours.encode(text) == expected
         bos = [] if theirs.bos_token_id is None else [theirs.bos_token_id]
-        assert ours.encode(text, bos=True, eos=True) == [*bos, *expected, theirs.eos_token_id]
+        assert ours.encode(text, bos=True, eos=True) == [*theirs.encode(text), theirs.eos_token_id]
         assert ours.decode(bos + expected) == theirs.decode(bos + expected, skip_special_tokens=True)
+
+
+@pytest.mark.parametrize("processor", ["none", "template", "roberta", "ends only"])
+def test_a_bos_that_is_named_is_added_only_if_the_model_s_tokenizer_adds_it(tmp_path, processor):
+    """SmolLM2, Pythia and OLMo name a BOS and were trained without: add_bos_token beside a tokenizer.json says nothing."""
+    tok = tiny_tokenizers.byte_level(["<s>", "</s>"])
+    ends = [("</s>", tok.token_to_id("</s>"))]
+    if processor == "roberta":
+        tok.post_processor = processors.RobertaProcessing(ends[0], ("<s>", tok.token_to_id("<s>")))
+    elif processor == "ends only":
+        tok.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=ends)
+    config = {"bos_token": "<s>", "eos_token": "</s>", "add_bos_token": processor == "none"}
+    folder = tiny_tokenizers.write(tmp_path / "model", tok, config, adds_bos=processor == "template")
+    ours, theirs = load_tokenizer(folder), transformers.AutoTokenizer.from_pretrained(folder)
+    first = theirs.encode("The cat")[:1] == [theirs.bos_token_id]
+    assert first == (processor in ("template", "roberta"))
+    assert ours.encode("The cat", bos=True) == [ours.bos_id] * first + ours.encode("The cat")
+    assert ours.bos_id == theirs.bos_token_id and ours.special_tokens["bos_token"] == "<s>"
+    broken = json.loads((folder / "tokenizer.json").read_text()) | {"post_processor": {"type": "Sequence"}}
+    (folder / "tokenizer.json").write_text(json.dumps(broken))
+    with pytest.raises(readers.DataError, match="tokenizer.json: has no post_processor as the tokenizers package"):
+        load_tokenizer(folder)
 
 
 @pytest.mark.parametrize("kind", tiny_tokenizers.FAMILIES)
@@ -164,6 +187,11 @@ def test_gpt2_from_vocab_and_merges(tmp_path):
     theirs = transformers.GPT2Tokenizer.from_pretrained(tmp_path)
     for text in TEXTS:
         assert tok.encode(text) == theirs.encode(text) and tok.decode(tok.encode(text)) == text
+    config = {"tokenizer_class": "GPT2Tokenizer", "bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>"}
+    for stated in (None, False, True):  # OPT's says that it is added
+        more = {} if stated is None else {"add_bos_token": stated}
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(config | more))
+        assert load_tokenizer(tmp_path).encode("Hello", bos=True) == [50256] * bool(stated) + [15496]
     (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "Qwen2Tokenizer"}')
     with pytest.raises(readers.DataError, match="Qwen2Tokenizer do not define how"):
         load_tokenizer(tmp_path)
@@ -190,6 +218,11 @@ def test_sentencepiece_is_that_of_transformers(tmp_path, sentencepiece_model, le
     for text in ["The cat sat.", "é 漢字 🙂", "user<|im_end|>The cat</s>", "a<s>The", ""]:
         assert ours.encode(text) == theirs.encode(text, add_special_tokens=False)
         assert ours.decode([1, *ours.encode(text)], keep_special=True) == "<s>" + theirs.decode(ours.encode(text))
+    assert ours.encode("The cat", bos=True) == [1, *ours.encode("The cat")]  # the default of Llama's own tokenizer
+    for stated in (True, False):
+        folder = sentencepiece_folder(tmp_path, sentencepiece_model, legacy=legacy, add_bos_token=stated)
+        expected = transformers.AutoTokenizer.from_pretrained(folder).encode("The cat")
+        assert load_tokenizer(folder).encode("The cat", bos=True) == expected == [1] * stated + ours.encode("The cat")
     behind = ours.encode("</s>The cat")[1:]
     assert (behind == ours.encode("The cat")) == legacy and (behind == ours.encode_continuation("The cat")) != legacy
 
