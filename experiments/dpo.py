@@ -30,7 +30,7 @@ from experiments.parts.run import Run
 from experiments.parts.setup import Setup, check_batches, make_setup
 from experiments.parts.trained_heads import checkpoint_items, head_of, state_of
 from experiments.parts.training import to_mesh
-from experiments.parts.warm_start import warm_start
+from experiments.parts.warm_start import keep_reference, warm_start
 from rl_jax import dpo, preferences
 from rl_jax.core.masked import merge
 from rl_jax.core.types import Params, PreferenceBatch, TokenBatch
@@ -243,7 +243,8 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
     arrays, held_out, counts = read(setup, pairs, encoder, packer)
     if (params := warm_start(setup, workdir, loop.stop)) is None:
         return
-    reference = jax.tree.map(jnp.copy, params) if needs_reference(config) else None
+    if (reference := jax.tree.map(jnp.copy, params) if needs_reference(config) else None) is not None:
+        keep_reference(workdir, reference)
     programs, state = build(setup, with_degree_head(setup, params))
     arrays, held_out = score_reference(setup, workdir, programs, encoder, reference, (arrays, held_out))
     loop.total = math.ceil(settings.data_epochs * len(arrays["tokens"]) / settings.batch_size) or settings.steps

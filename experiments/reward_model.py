@@ -29,6 +29,7 @@ from experiments.parts.run import Run
 from experiments.parts.setup import Setup, check_batches, make_setup
 from experiments.parts.trained_heads import add_head, checkpoint_items, head_of, state_of
 from experiments.parts.training import make_trainer, to_mesh
+from experiments.parts.warm_start import keep_reference
 from rl_jax import preferences
 from rl_jax.core.types import Params
 from rl_jax.data import pipeline
@@ -97,13 +98,16 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
     setup, size = make_setup(config, task), config.train.batch_size
     check_batches(setup)
     loop.record(setup)
-    reader = make_reader(setup)
+    reader = make_reader(setup, workdir)
     arrays, counts = reader.encode(load_records(config, data, "train"))
     check_labels(config, arrays)
     records = load_records(config, data, "test", config.eval.num_prompts)
     held_out = reader.encode(records)[0], records
     key = jax.random.fold_in(jax.random.key(config.seed), 1)
-    params = add_head(setup, lambda own: reader.add_head(own, key), base_params(setup))
+    base = base_params(setup, workdir)
+    if config.algorithm.reads == "log_ratio":
+        keep_reference(workdir, base)
+    params = add_head(setup, lambda own: reader.add_head(own, key), base)
     train_step, state = make_trainer(setup, config.train, reader.loss, params)
     batches = pipeline.train_iterator(range(len(arrays["tokens"])), batch_size=size, seed=config.seed)
     state = state_of(loop.restore(checkpoint_items(state), batches))

@@ -38,6 +38,7 @@ _OF_SFT = ("seed", "task", "data", "model", "sft", "score", "rollout.prompt_buck
 PARTS_READ = {"sft": _OF_SFT}
 DATA_GROUPS = ("task", "data", "sample", "foreign", "reward")
 FORKED = "forked_from.json"
+START, REFERENCE = "init_from_step", "reference_sha256"  # fields of the origin
 KEPT = 2  # checkpoints that a fork takes along: the newest, and one to fall back on
 _PATHS = re.compile(r"(^|[._])(paths?|files?|folder)$")
 _CHECKOUT = pathlib.Path(__file__).resolve().parents[2]
@@ -104,11 +105,48 @@ def check_config(config: ConfigDict, workdir: pathlib.Path, program: str) -> Non
 
 
 def made_of(config: ConfigDict, workdir: pathlib.Path) -> dict[str, Any]:
-    """The "origin" of a run.json: data files with sizes and checksums, checksum of the code, where it was forked."""
+    """The "origin" of a run.json: data files with sizes and checksums, checksum of the code, where it was forked; and
+    the newest step of the run that it starts from."""
     result = {"data": data_files(config), "code_sha256": code_sha256()}
+    if steps := checkpoint_steps(pathlib.Path(config.get("init_from") or os.devnull)):
+        result[START] = steps[-1]
     if (workdir / FORKED).is_file():
         result["forked_from"] = read_json(workdir / FORKED)
     return result
+
+
+def checkpoint_steps(run: pathlib.Path) -> list[int]:
+    """The steps of a run's checkpoints, in order."""
+    return sorted(int(path.name) for path in (run / "checkpoints").glob("*") if path.name.isdecimal())
+
+
+def started_from(init_from: str, workdir: pathlib.Path) -> str:
+    """`init_from`, at the checkpoint that the run in `workdir` first started from: that run may have gone on since.
+
+    `init_from` itself if that checkpoint is not there any more, or the run in `workdir` is not known.
+    """
+    record = read_json(workdir / "run.json") if (workdir / "run.json").is_file() else {}
+    pinned = pathlib.Path(init_from, "checkpoints", str(record.get("origin", {}).get(START)))
+    return str(pinned) if pinned.is_dir() else init_from
+
+
+def other_reference(workdir: pathlib.Path, digest: str) -> str:
+    """Why a reference is not the one that the run in `workdir` was started with; "" if it is, or is not known.
+
+    Args:
+      workdir: of the run.
+      digest: checkpoint.checksum of the reference.
+    """
+    if not (workdir / "run.json").is_file():
+        return ""
+    origin = read_json(workdir / "run.json").get("origin", {})
+    if origin.get(REFERENCE, digest) == digest:
+        return ""
+    step = f" (its checkpoint {origin[START]})" if START in origin else ""
+    return (
+        f"{workdir} was started with another reference than it would have now: what it starts from has changed, and "
+        f"is read again. Put back what was there{step}, or start a new run: a new --workdir"
+    )
 
 
 def compare(workdir: pathlib.Path, found: Mapping[str, Any]) -> tuple[str, str]:
@@ -189,7 +227,7 @@ def fork(old: pathlib.Path, new: pathlib.Path, *, first: bool = True, patience_s
         of = f"the fork of another run, {there}" if (new / FORKED).is_file() else "not empty"
         raise ValueError(f"--fork={new} is {of}: give a new folder")
     folder = old / "checkpoints"
-    steps = sorted(int(path.name) for path in folder.glob("*") if path.name.isdecimal())
+    steps = checkpoint_steps(old)
     if not steps:
         raise FileNotFoundError(f"--fork: no checkpoint under {folder}, so there is nothing to begin with")
     partial = new.with_name(f".{new.name}.partial")

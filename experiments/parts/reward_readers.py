@@ -1,6 +1,7 @@
 """What a reward model reads, from records to rewards: responses, steps or log-ratios."""
 
 import functools
+import pathlib
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -8,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.parts import reward_shift, reward_traces
+from experiments.parts import origin, reward_shift, reward_traces
 from experiments.parts.packers import Packing
 from experiments.parts.preference_data import (
     Arrays,
@@ -78,12 +79,12 @@ class Reader(NamedTuple):
     evaluate: Callable
 
 
-def make_reader(setup: Setup) -> Reader:
-    """The Reader of config.algorithm.reads. Raises ValueError if it is unknown."""
+def make_reader(setup: Setup, workdir: pathlib.Path | None = None) -> Reader:
+    """The Reader of config.algorithm.reads. Raises ValueError if it is unknown. workdir: as base_params takes it."""
     makers = {
         "response": _response_reader,
         "steps": _steps_reader,
-        "log_ratio": _log_ratio_reader,
+        "log_ratio": functools.partial(_log_ratio_reader, workdir=workdir),
         "user": _user_reader,
     }
     reads = setup.config.algorithm.reads
@@ -176,7 +177,7 @@ def pack_steps(
     return batch._replace(batch=packing.pack(batch.batch, mask, micro_batches), columns=columns)
 
 
-def _log_ratio_reader(setup: Setup) -> Reader:
+def _log_ratio_reader(setup: Setup, workdir: pathlib.Path | None) -> Reader:
     config = setup.config
     fn, beta = bind(config.algorithm.loss.to_dict(), losses), config.algorithm.beta
     options = dict(completion_length=config.rollout.completion_length, chunk=config.score.chunk)
@@ -186,7 +187,7 @@ def _log_ratio_reader(setup: Setup) -> Reader:
     def encode(records):
         """Scores the responses once with the reference, which is the initial model."""
         arrays, counts = encode_responses(setup, records, set())
-        params, result = base_params(setup), []
+        params, result = base_params(setup, workdir), []
         for rows, size in _parts(len(arrays["tokens"]), config.eval.batch_size):
             batch = take_rows(arrays, rows, size, set())
             rows_placed = to_mesh(setup, flat(batch.batch))
@@ -325,10 +326,16 @@ def make_rewards(setup: Setup, reader: Reader) -> Callable:
     return rewards
 
 
-def base_params(setup: Setup) -> Params:
-    """The language model to start from: the config's, or a finished run's."""
-    init_from = setup.config.init_from
-    return load_params(setup, init_from) if init_from else setup.init_params()
+def base_params(setup: Setup, workdir: pathlib.Path | None = None) -> Params:
+    """The language model to start from: the config's, or another run's.
+
+    Args:
+      setup: of the run.
+      workdir: of the run, which then starts from where the other one was at its first start; None: from the newest.
+    """
+    if not (init_from := setup.config.init_from):
+        return setup.init_params()
+    return load_params(setup, origin.started_from(init_from, workdir) if workdir else init_from)
 
 
 def check_labels(config, arrays: Arrays) -> None:

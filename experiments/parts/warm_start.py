@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from absl import logging
 
-from experiments.parts import processes
+from experiments.parts import origin, processes
 from experiments.parts.encoding import encode_sft
 from experiments.parts.judging import make_evaluate
 from experiments.parts.packers import DemonstrationPacker
@@ -25,7 +25,8 @@ from rl_jax.experience import PromptStream, PromptTable, sources
 from rl_jax.experience.sources.base import Source
 from rl_jax.losses import one_token
 from rl_jax.losses.aggregate import token_mean
-from rl_jax.training import checkpoint, token_rollouts
+from rl_jax.runs import run_record
+from rl_jax.training import checkpoint, distributed, token_rollouts
 from rl_jax.training.scoring import make_score
 
 
@@ -57,12 +58,31 @@ def warm_start(
     """
     config = setup.config
     if config.init_from:
-        return load_params(setup, config.init_from)
+        return load_params(setup, origin.started_from(config.init_from, workdir))
     if not config.sft.steps:
         return setup.init_params()
     loop = sft_run(config, workdir / "sft", stop)
     loop.say(f"the warm start comes first: up to {config.sft.steps} steps of SFT in {workdir / 'sft'}")
     return load_params(setup, workdir / "sft") if fine_tune(setup, loop, own) else None
+
+
+def keep_reference(workdir: pathlib.Path, params: Params) -> None:
+    """Notes the checksum of a run's reference at its first start, and compares it when the run goes on.
+
+    For runs whose checkpoints do not have the reference: every start reads it again.
+
+    Args:
+      workdir: of the run, which has a run.json.
+      params: of the reference.
+
+    Raises:
+      origin.ChangedError: if it is not the reference that the run was started with.
+    """
+    digest, wrong = checkpoint.checksum(params), ""
+    if distributed.is_main() and not (wrong := origin.other_reference(workdir, digest)):
+        run_record.note_origin(origin.REFERENCE, digest)
+    if wrong := distributed.gather(wrong)[0]:
+        raise origin.ChangedError(wrong)
 
 
 def sft_run(config, workdir: pathlib.Path, stop: checkpoint.StopSignal | None = None) -> Run:

@@ -163,7 +163,8 @@ def encode_sft(tokenizer, records: Sequence[dict], *, prompt_buckets: Sequence[i
     for index, record in enumerate(records):
         start = 0
         for number, text in enumerate(record.get("turns") or [record["completion"]]):
-            row = tokenizer.encode_continuation(text, eos=number % 2 == 0)[:completion_length - start]
+            row = tokenizer.encode_continuation(text) if number % 2 else response_ids(tokenizer, text)
+            row = row[:completion_length - start]
             completions[index, start:start + len(row)] = row
             mask[index, start:start + len(row)] = number % 2 == 0
             start += len(row)
@@ -175,3 +176,15 @@ def encode_sft(tokenizer, records: Sequence[dict], *, prompt_buckets: Sequence[i
         "segment_ids": real.astype(np.int32),
         "positions": np.maximum(np.cumsum(real, axis=1, dtype=np.int32) - 1, 0) * real.astype(np.int32),
     }
+
+
+def response_ids(tokenizer, text: str) -> list[int]:
+    """Ids of a model's response with exactly one EOS at its end, even if `text` already ends with one or several."""
+    ends = tuple(tokenizer.token_text(token) for token in tokenizer.eos_ids)
+    while text.rstrip().endswith(ends):
+        text = text.rstrip()
+        text = text[:-len(next(end for end in ends if text.endswith(end)))]
+    ids = tokenizer.encode_continuation(text)
+    while ids and ids[-1] in tokenizer.eos_ids:
+        ids = ids[:-1]
+    return [*ids, tokenizer.eos_id]

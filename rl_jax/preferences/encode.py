@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from rl_jax.data import pipeline
 from rl_jax.preferences.places import copied, place_of
 from rl_jax.preferences.records import take_responses
 
@@ -230,20 +231,8 @@ def _asked(tokenizer, record: Mapping, prompt: list[int], limit: int, truncate: 
 
 
 def response_ids(tokenizer, text: str | Mapping) -> list[int]:
-    """Ids of a response with exactly one EOS at its end, even if `text` already ends with one or several.
-
-    A response that was sampled, {"ids": [...]}, is those ids as they are.
-    """
-    if isinstance(text, Mapping):
-        return list(text["ids"])
-    ends = [tokenizer.token_text(token) for token in tokenizer.eos_ids]
-    while text.rstrip().endswith(tuple(ends)):
-        text = text.rstrip()
-        text = text[: -len(next(end for end in ends if text.endswith(end)))]
-    ids = tokenizer.encode_continuation(text)
-    while ids and ids[-1] in tokenizer.eos_ids:
-        ids = ids[:-1]
-    return [*ids, tokenizer.eos_id]
+    """Ids of a response: data.pipeline's of a text; one that was sampled, {"ids": [...]}, is those ids as they are."""
+    return list(text["ids"]) if isinstance(text, Mapping) else pipeline.response_ids(tokenizer, text)
 
 
 def _untrained(response: str | Mapping) -> list[int]:

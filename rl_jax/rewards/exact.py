@@ -20,9 +20,13 @@ _LETTER = r"[\s*_\"'$]*+(?:\\text\s*+\{[\s*_\"'$]*+)?\(?([A-Z])\b\)?(?!\w|')"
 _CHOICE = re.compile(
     r"(?:\\boxed\s*+\{|(?:answer|option|choice)s?[\s*_]*+(?:is|are|:)[\s*_:]*+|<answer>)" + _LETTER, re.IGNORECASE
 )
-_PICKED = re.compile(r"\b(?:choose|pick|select|with)\s++(?:the\s++)?(?:option|choice|answer)\b" + _LETTER, re.IGNORECASE)
+_PICKED = re.compile(
+    r"\b(?:choose|pick|select|with)\s++(?:the\s++)?(?:option|choice|answer)\b" + _LETTER, re.IGNORECASE
+)
 _ANOTHER_CHOICE = re.compile(r"[\W_]{0,8}(?:(?:or|and)\W{0,8})?([A-H])\b", re.ASCII)  # "A or B", "(A)(B)"
-_LONE_CHOICE = re.compile(r"[\s*\"'$(\[]*+(?i:(?:answer|option|choice)\b[\s*\"'$(\[]*+)?([A-Z])[\s*\"'$)\].:]*", re.ASCII)
+_LONE_CHOICE = re.compile(
+    r"[\s*\"'$(\[]*+(?i:(?:answer|option|choice)\b[\s*\"'$(\[]*+)?([A-Z])[\s*\"'$)\].:]*", re.ASCII
+)
 _LEADING_CHOICE = re.compile(r"\s*\(?([A-Z])[).:]\s")
 
 
@@ -59,7 +63,7 @@ def number(
 ) -> dict[str, float]:
     """1 if |a - b| <= max(absolute, relative |b|), in exact fractions; nothing but a number counts.
 
-    Where one of the two has a percent sign and the other has none, 42 % is 42 as well as .42, as in rewards.mathematics.
+    Where only one of the two has a percent sign, 42 % is 42 as well as .42, as in rewards.mathematics.
 
     Args:
       prompt: unused.

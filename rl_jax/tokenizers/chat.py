@@ -151,6 +151,18 @@ class ChatTemplate:
         ids = self.tokenizer.encode(text)
         return Conversation(tuple(messages), ids, [False] * len(ids), text, tools, variables)
 
+    def turn_end(self, **variables) -> int | None:
+        """The id of the EOS that the template writes behind an assistant's message; None if it writes none.
+
+        Gemma's ends turns with another token than the tokenizer's own EOS. variables: the template's own.
+        """
+        messages = ({"role": "user", "content": "x"}, {"role": "assistant", "content": _PROBE})
+        try:
+            behind = self._render(messages, False, None, variables)[0].rpartition(_PROBE)[2]
+        except ChatTemplateError:  # a template that needs other messages than these
+            return None
+        return next((token for token in self.tokenizer.encode(behind) if token in self.tokenizer.eos_ids), None)
+
     def append_turn(
         self,
         conversation: Conversation,

@@ -17,6 +17,7 @@ class ChatPrompts:
       template: ChatTemplate.
       texts: whether a prompt that is a text is a chat of one user message.
       arguments: of the template.
+      eos_id: what ends the assistant's turns in the template; the tokenizer's own if the template writes none.
     """
 
     def __init__(self, template: ChatTemplate, *, texts: bool = True, arguments: Mapping[str, Any] | None = None):
@@ -28,6 +29,8 @@ class ChatPrompts:
           arguments: of the template, such as enable_thinking=False.
         """
         self.template, self.texts, self.arguments = template, texts, dict(arguments or {})
+        end = template.turn_end(**self.arguments)
+        self.eos_id = template.tokenizer.eos_id if end is None else end
 
     def encode(self, text: str | Chat, *, bos: bool = False, eos: bool = False) -> list[int]:
         """Ids of a prompt; the template writes its own beginning, so `bos` adds nothing to a chat.
@@ -42,6 +45,10 @@ class ChatPrompts:
                 "eos=True is not supported: the prompt of a chat ends with the assistant's turn, not with EOS"
             )
         return self.encode_messages([{"role": "user", "content": text}] if isinstance(text, str) else text)
+
+    def encode_continuation(self, text: str, *, eos: bool = False) -> list[int]:
+        """Ids of text that follows a prompt."""
+        return self.template.tokenizer.encode_continuation(text) + [self.eos_id] * eos
 
     def encode_messages(self, messages: Chat) -> list[int]:
         """Ids of a chat of messages {"role", "content", ...}, up to the assistant's turn."""

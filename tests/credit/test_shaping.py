@@ -33,6 +33,13 @@ def test_shuffled_keeps_the_rewards_and_breaks_their_order():
         shaping.shuffled(jnp.zeros((2, 2)), LENGTHS, TRUNCATED, jax.random.key(0))
 
 
+@pytest.mark.parametrize("buffer", [0, -1, 17])
+def test_overlong_needs_a_buffer_within_the_length(buffer):
+    """With 0, a completion of the whole length would get 0 / 0."""
+    with pytest.raises(ValueError, match=f"0 < buffer <= max_length, got buffer={buffer} and max_length=16"):
+        shaping.overlong(jnp.zeros(2), jnp.full(2, 16), None, None, max_length=16, buffer=buffer)
+
+
 def test_overlong_is_linear_inside_the_buffer():
     """max_length 16, buffer 4: nothing up to 12 tokens, -1/4 a token from there, -penalty at 16."""
     shape = functools.partial(shaping.overlong, max_length=16, buffer=4)

@@ -142,6 +142,17 @@ def test_encode_sft():
         pipeline.encode_sft(TOK, records, completion_length=0)
 
 
+def test_sft_of_a_completion_that_ends_with_eos_has_one():
+    """As dumps of chats have it, and as the DPO that follows encodes the same response."""
+    for completion in ("2<eos>", "2<eos><eos>", "2<eos>\n"):
+        records = [{"prompt": "1+1=", "completion": "2"}, {"prompt": "1+1=", "completion": completion}]
+        batch = pipeline.encode_sft(TOK, records, completion_length=4)
+        assert all(np.array_equal(array[0], array[1]) for array in batch.values())
+    turns = [{"prompt": "1=", "completion": "", "turns": [f"3{end}", "4", f"5{end}"]} for end in ("", "<eos>")]
+    batch = pipeline.encode_sft(TOK, turns, completion_length=8)
+    assert all(np.array_equal(array[0], array[1]) for array in batch.values())
+
+
 def test_sft_of_a_story_is_the_tokenizers_own_encoding():
     tok = Llama2cTokenizer(shared_data("models/tok512.bin"))
     record = {"prompt": "Once upon a time, Tim ran.", "completion": " He fell.\nThe end."}

@@ -10,6 +10,7 @@ import pytest
 from configs.preferences import given as base
 from experiments import dpo
 from experiments.parts import preference_steps
+from experiments.parts.origin import ChangedError
 from experiments.parts.preference_data import Best, Encoder, records_of
 from rl_jax import preferences
 from rl_jax.runs.logging import read_jsonl
@@ -226,6 +227,15 @@ def test_a_stopped_run_ends_where_an_undisturbed_one_does(files, tmp_path, capsy
     whole, part = tmp_path / "whole", tmp_path / "part"
     dpo.run(bco(), whole)
     assert small.cut_off(whole, part) == 4
+    # The warm start has become another one since: its params are the reference, which no checkpoint has.
+    record = json.loads((part / "run.json").read_text())
+    reference = record["origin"]["reference_sha256"]
+    record["origin"]["reference_sha256"] = "0"
+    (part / "run.json").write_text(json.dumps(record))
+    with pytest.raises(ChangedError, match="was started with another reference than it would have now"):
+        dpo.run(bco(), part)
+    record["origin"]["reference_sha256"] = reference
+    (part / "run.json").write_text(json.dumps(record))
     dpo.run(bco(), part)
     assert "this run resumes from step 4" in capsys.readouterr().out
     assert len(set(losses(whole))) == 6 and losses(whole)[-1] < losses(whole)[0] - 1e-3

@@ -5,11 +5,12 @@ import os
 import shutil
 import subprocess
 import sys
+from unittest import mock
 
 import jax.numpy as jnp
 import pytest
 
-from experiments.parts import origin, stops
+from experiments.parts import origin, stops, warm_start
 from experiments.parts.run import Run, claim, record_run
 from rl_jax.runs import disk
 from rl_jax.runs.run_record import read_json
@@ -43,6 +44,29 @@ def settings(**fields):
         group, _, last = name.rpartition("__")
         (found[group] if group else found)[last] = value
     return found
+
+
+def test_a_start_is_the_checkpoint_that_was_the_newest(tmp_path):
+    """Another run's params are read at every start: DPO's reference, although that run may have gone on."""
+    other, mine = tmp_path / "other", tmp_path / "mine"
+    (other / "checkpoints" / "40").mkdir(parents=True)
+    found = settings()
+    found.init_from = str(other)
+    assert origin.started_from(str(other), mine) == str(other), "no run yet"
+    record_run(found, mine, "sum", [])
+    (other / "checkpoints" / "80").mkdir()
+    assert origin.started_from(str(other), mine) == str(other / "checkpoints" / "40")
+    (mine / "checkpoints" / "2").mkdir(parents=True)
+    record_run(found, mine, "sum", [])  # goes on, and keeps what it was made of
+    assert origin.started_from(str(other), mine) == str(other / "checkpoints" / "40")
+    shutil.rmtree(other / "checkpoints" / "40")
+    assert origin.started_from(str(other), mine) == str(other), "it is not there any more"
+    assert origin.other_reference(mine, "a") == "", "nobody has noted one"
+    with mock.patch.object(warm_start.checkpoint, "checksum", lambda params: params):
+        warm_start.keep_reference(mine, "a")
+        assert origin.other_reference(mine, "a") == ""
+        with pytest.raises(origin.ChangedError, match=r"another reference .* \(its checkpoint 40\), or start a new"):
+            warm_start.keep_reference(mine, "b")
 
 
 def test_another_config_is_refused_field_by_field(tmp_path):

@@ -2,6 +2,7 @@
 loader."""
 
 import json
+from unittest import mock
 
 import jax
 import numpy as np
@@ -9,8 +10,8 @@ import pytest
 
 from configs.preferences import reward_models, ultrafeedback
 from experiments import reward_model
-from experiments.parts import reward_readers
-from experiments.parts.judges.trained import load_reward_model
+from experiments.parts import origin, reward_readers
+from experiments.parts.judges.trained import load_head, load_reward_model
 from experiments.parts.reward_evaluation import evaluate_responses
 from experiments.parts.setup import load_params, make_setup
 from rl_jax import preferences
@@ -213,6 +214,11 @@ def test_log_ratios_of_adapters_are_learned_in_packed_rows(tmp_path, capsys):
     # Labels of one prompt come in twos, a right and a wrong one: `auc` is there where both sides are.
     assert report["auc"] > 0.9 and "log_loss" in report, report
     assert judged_right(whole) > 0.9
+    record = json.loads((whole / "run.json").read_text())
+    assert origin.other_reference(whole, record["origin"]["reference_sha256"]) == ""
+    with mock.patch.object(origin, "read_json", lambda path: {"origin": {"reference_sha256": "0"}}):
+        with pytest.raises(ValueError, match="reads log-ratios needs its reference: .* another reference"):
+            load_head(whole)
     reward_model.run(config(3, "padded"), tmp_path / "padded")
     # Accuracy: signs of log-ratios that are 0 but for rounding.
     same_path(whole, tmp_path / "padded", rel=1e-3, but="reward/accuracy")

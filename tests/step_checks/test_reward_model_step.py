@@ -67,8 +67,8 @@ def run(kind: str, folder) -> tuple:
     batches, steps = [], []
     make_reader, make_trainer = reward_model.make_reader, reward_model.make_trainer
 
-    def reader(setup):
-        made = make_reader(setup)
+    def reader(*args):
+        made = make_reader(*args)
 
         def batch(arrays, rows, size):
             batches.append(made.batch(arrays, rows, size))

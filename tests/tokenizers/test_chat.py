@@ -7,7 +7,8 @@ import pytest
 import transformers
 
 from rl_jax.data import readers
-from rl_jax.tokenizers import load_tokenizer, template
+from rl_jax.data.pipeline import response_ids
+from rl_jax.tokenizers import ChatPrompts, load_tokenizer, template
 from rl_jax.tokenizers.chat import ChatTemplate
 from rl_jax.tokenizers.template import ChatTemplateError
 from tests.tiny_tokenizers import FAMILIES, MARKED, QWEN3, chatml
@@ -145,6 +146,23 @@ def test_another_eos_than_the_templates_is_kept_and_the_turn_closed(chats):
     sampled = [*chat.tokenizer.encode("It is 42."), 0]  # <|endoftext|>
     after = chat.append_turn(chat.start([USER]), sampled, [THANKS])
     assert "42.<|endoftext|><|im_end|>\n<|im_start|>user\nThank" in texts(chat, after.ids)
+
+
+def test_a_response_ends_as_the_template_ends_a_turn(chats):
+    """Gemma's tokenizer ends texts with <eos>, its template turns with <end_of_turn>: that is what to train on."""
+    for family, end in TURN_END.items():
+        chat = chats[family][0]
+        prompts = ChatPrompts(chat)
+        assert prompts.token_text(prompts.eos_id) == end, family
+        for text in ("Yes.", f"Yes.{end}", f"Yes.{end}\n", f"Yes.{chat.tokenizer.token_text(prompts.eos_ids[0])}"):
+            assert response_ids(prompts, text) == prompts.encode_continuation("Yes.", eos=True), (family, text)
+        whole = chat.encode_chat([USER, ANSWER])
+        said = [token for token, mine in zip(whole.ids, whole.assistant_mask, strict=True) if mine]
+        assert said[-1] == prompts.eos_id
+    silent = ChatTemplate("{% for m in messages %}{{ m['content'] }}{% endfor %}", chat.tokenizer)
+    refusing = ChatTemplate("{{ raise_exception('no') }}", chat.tokenizer)
+    assert silent.turn_end() is None and refusing.turn_end() is None
+    assert ChatPrompts(silent).eos_id == chat.tokenizer.eos_id
 
 
 def test_stripped_thinking_is_refused_or_reported(chats):

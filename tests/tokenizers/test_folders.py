@@ -83,7 +83,7 @@ def test_ids_are_those_of_transformers(folders, kind):
 
 @pytest.mark.parametrize("processor", ["none", "template", "roberta", "ends only"])
 def test_a_bos_that_is_named_is_added_only_if_the_model_s_tokenizer_adds_it(tmp_path, processor):
-    """SmolLM2, Pythia and OLMo name a BOS and were trained without: add_bos_token beside a tokenizer.json says nothing."""
+    """SmolLM2 and Pythia name a BOS and were trained without. Beside a tokenizer.json, add_bos_token says nothing."""
     tok = tiny_tokenizers.byte_level(["<s>", "</s>"])
     ends = [("</s>", tok.token_to_id("</s>"))]
     if processor == "roberta":

@@ -129,7 +129,7 @@ def start_of(setup: Setup, workdir: pathlib.Path) -> Params:
     """The params that a run started from, adapters merged: its warm start, init_from, or the model's own."""
     warm = workdir / "sft"
     has_warm_start = not setup.config.init_from and (warm / "checkpoints").is_dir()
-    params = load_params(setup, warm) if has_warm_start else base_params(setup)
+    params = load_params(setup, warm) if has_warm_start else base_params(setup, workdir)
     return setup.merged(params) if setup.merged else params
 
 

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
-from experiments.parts import reward_readers
+from experiments.parts import origin, reward_readers
 from experiments.parts.judges.base import setup_of
 from experiments.parts.setup import Setup, load_params
 from experiments.parts.stored import read_config
@@ -210,7 +210,7 @@ def load_head(workdir: pathlib.Path, mesh: str | None = None) -> tuple[Setup, Pa
 
     Raises:
       FileNotFoundError: if the folder holds no finished run.
-      ValueError: if it is one of another program.
+      ValueError: if it is one of another program, or the reference of its log-ratios has changed.
     """
     need_finished(workdir)
     config = read_config(workdir)
@@ -221,13 +221,16 @@ def load_head(workdir: pathlib.Path, mesh: str | None = None) -> tuple[Setup, Pa
     setup = setup_of(workdir, mesh)
     merged, params = setup.merged or (lambda params: params), load_params(setup, workdir)
     if setup.config.algorithm.reads == "log_ratio":
-        return setup, {"model": merged(params), "reference": merged(reward_readers.base_params(setup))}
+        base = reward_readers.base_params(setup, workdir)
+        if wrong := origin.other_reference(workdir, checkpoint.checksum(base)):
+            raise ValueError(f"a reward model that reads log-ratios needs its reference: {wrong}")
+        return setup, {"model": merged(params), "reference": merged(base)}
     return setup, merged(params) | _load_head(setup, workdir, params)
 
 
 def _load_head(setup: Setup, workdir: pathlib.Path, params: Params) -> Params:
     """The head of the newest checkpoint, on the mesh."""
-    reader = reward_readers.make_reader(setup)
+    reader = reward_readers.make_reader(setup, workdir)
     like = head_of(jax.eval_shape(reader.add_head, params, jax.random.key(0)))
     shardings = sharding.tree_shardings(like, setup.mesh)
     like = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), like, shardings)
