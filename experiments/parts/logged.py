@@ -23,13 +23,16 @@ def step_metrics(config, collected: Collected, source, updates: list[dict[str, f
       updates: metrics of each update.
     """
     rollout = collected.judged.rollout
+    # Of an update without a token, as where all rows are cut off and masked, the largest deviation is -inf.
+    updates = [{name: 0.0 if value == -np.inf else value for name, value in update.items()} for update in updates]
+    weight, squared = updates[0]["sampler/weight"], updates[0]["sampler/weight_squared"]
     metrics = {name: np.mean([update[name] for update in updates]) for name in updates[0]}
     del metrics["sampler/weight"], metrics["sampler/weight_squared"]  # folded into sampler/ess
     metrics |= {
         "ratio/first_max_dev": updates[0]["ratio/max_dev"],
         "nonfinite/skipped": updates[-1]["nonfinite/skipped"],  # a running count, not to be averaged
         "sampler/gap_max": updates[0]["sampler/gap_max"],
-        "sampler/ess": updates[0]["sampler/weight"] ** 2 / updates[0]["sampler/weight_squared"],
+        "sampler/ess": weight**2 / squared if squared else 1.0,
         "truncated": rollout.truncated.mean(),
         "mask_occupancy": rollout.completion_mask.mean(),
     }

@@ -93,6 +93,13 @@ class ChatTemplate:
             )
         return cls(source, tokenizer, path=str(path))
 
+    @staticmethod
+    def is_in(folder: str | pathlib.Path) -> bool:
+        """Whether a folder has a chat template."""
+        folder = pathlib.Path(folder)
+        config = read_json(folder / "tokenizer_config.json") or {}
+        return (folder / "chat_template.jinja").exists() or bool(config.get("chat_template"))
+
     def render(
         self,
         messages: Sequence[Mapping],

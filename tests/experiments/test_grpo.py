@@ -328,6 +328,11 @@ def test_step_metrics(config):
     assert found["group/zero_variance"] == 0.5 and found["truncated"] == 3 / 8 and found["finished"] == 5 / 8
     assert found["completion_length"] == LENGTHS.mean() and found["mask_occupancy"] == LENGTHS.sum() / 32
     assert isinstance(policy_batch(config, np.zeros(8, np.float32)), PolicyBatch)
+    # All rows are cut off and masked: no token has a ratio.
+    empty = first | {"ratio/max_dev": -np.inf, "sampler/gap_max": -np.inf, "sampler/weight_squared": 0.0}
+    found = logged.step_metrics(config, Collected(judged, None, {}), source, [empty | {"sampler/weight": 0.0}] * 2)
+    assert found["ratio/first_max_dev"] == found["ratio/max_dev"] == found["sampler/gap_max"] == 0.0
+    assert found["sampler/ess"] == 1.0
 
 
 @pytest.mark.slow

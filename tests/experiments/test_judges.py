@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from ml_collections import ConfigDict
 
 from experiments.parts import judges
 from experiments.parts.judges import base, certainty, generative, language_models, learning, reward_models
@@ -16,6 +17,7 @@ from experiments.parts.setup import make_setup
 from rl_jax.core.types import Rollout
 from rl_jax.tasks.arithmetic import ALPHABET
 from rl_jax.training.scoring import make_score
+from tests import tiny_tokenizers
 from tests.experiments.judge_runs import model_run, reward_run
 from tests.experiments.shared_programs import share_programs, sharing  # noqa: F401  fixtures
 from tests.experiments.small import config as small_config
@@ -364,6 +366,35 @@ def test_the_best_and_the_worst_of_each_prompt_teach(setup):
     pairs, present = learning.best_and_worst(rows, np.array([0, 2, 1, 1], np.float32), 3)
     assert pairs[:2].tolist() == [[1, 0], [2, 2]] and pairs.shape == (3, 2)
     assert present.tolist() == [[True] * 2, [False] * 2, [False] * 2]  # a tie, and a row that fills up
+
+
+def test_equal_prompts_with_other_answers_are_two_groups(setup):
+    """A data set may ask a question twice, and a step may draw both beside each other."""
+    infos = [{"answer": "3"}] * 2 + [{"answer": "4"}] * 2
+    rows = judged_rows(setup.task.tokenizer, ["1+2="] * 4, ["3", "4", "5", "6"], infos)
+    assert base.groups_of(rows) == [range(0, 2), range(2, 4)]
+    pairs, present = learning.best_and_worst(rows, np.array([1, 0, 0, 1], np.float32), 1)
+    assert pairs.tolist() == [[0, 1], [3, 2]] and present.all()
+    assert generative.pairs_of(rows, "group", 1) == [(0, "4"), (1, "3"), (2, "6"), (3, "5")]
+    assert base.groups_of(types.SimpleNamespace(records=[])) == []
+
+
+def test_a_folder_that_is_asked_has_its_own_template_whatever_the_policy_has(setup, tmp_path, monkeypatch):
+    chat = tiny_tokenizers.chatml(tmp_path / "chat")
+    plain = tiny_tokenizers.mistral(tmp_path / "plain", template=None)
+    seen = []
+    monkeypatch.setattr(base, "load_run", lambda own, folder, what: seen.append(own.config.model) or (own, {}))
+    setup = setup._replace(config=ConfigDict(setup.config.to_dict()))
+    setup.config.model.template = {"enable_thinking": False}
+    for folder, chosen in ((chat, None), (plain, None), (chat, False), (plain, True)):
+        base.load_asked(setup, folder, "x", chosen)
+    assert [model.chat for model in seen] == [True, False, False, True]
+    assert all(model.template.to_dict() == {} for model in seen) and not setup.config.model.chat
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    base.load_asked(setup, tmp_path / "run", "x")
+    assert seen[-1] is setup.config.model
+    with pytest.raises(ValueError, match="is a run, which asks as it was trained: leave chat at None"):
+        base.load_asked(setup, tmp_path / "run", "x", True)
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ process holds all of them and calls every judge, so a judge may run programs on 
 """
 
 import dataclasses
+import itertools
 import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -20,6 +21,7 @@ from experiments.parts.training import to_mesh
 from rl_jax.core.types import Params, Rollout, TokenBatch
 from rl_jax.experience.prompt import info_of
 from rl_jax.preferences.encode import layout
+from rl_jax.tokenizers import ChatTemplate
 from rl_jax.training import sharding
 
 ROWS = ("", "tokens", "texts")
@@ -57,6 +59,13 @@ class Judge(Protocol):
         """The verdict on all rows; equal in all processes."""
 
 
+def groups_of(judged: Rows) -> list[range]:
+    """The rows of each prompt, which are neighbours. Equal prompts with other answers are two."""
+    asked = [(record["prompt"], record.get("info")) for record in judged.records]
+    starts = [row for row, one in enumerate(asked) if not row or one != asked[row - 1]]
+    return [range(*ends) for ends in itertools.pairwise([*starts, len(asked)])]
+
+
 def judge_prompts(records: Sequence[dict]) -> list[str]:
     """What a judge reads as prompts: info["judge_prompt"] if a record has it, which the policy does not see."""
     return [info_of(record).get(JUDGE_PROMPT, record["prompt"]) for record in records]
@@ -89,6 +98,32 @@ def load_run(setup: Setup, folder: str | pathlib.Path, what: str) -> tuple[Setup
         f"{what}={str(folder)!r} is neither the workdir of a run (config.json and checkpoints/) nor a Hugging Face "
         "folder (config.json and *.safetensors)"
     )
+
+
+def load_asked(
+    setup: Setup, folder: str | pathlib.Path, what: str, chat: bool | None = None
+) -> tuple[Setup, Params]:
+    """load_run of a model that answers questions of the judge's own, which are no prompts of the policy.
+
+    Args:
+      setup: of the run that the judge serves.
+      folder: as load_run takes it.
+      what: the judge's name and field, for messages.
+      chat: whether a Hugging Face folder is asked through its chat template; None: if it has one. A run's model is
+        asked as that run asked it.
+
+    Raises:
+      FileNotFoundError: as load_run.
+      ValueError: if chat is given for a run.
+    """
+    is_run = (pathlib.Path(folder) / "checkpoints").is_dir()
+    if is_run and chat is not None:
+        raise ValueError(f"{what}={str(folder)!r} is a run, which asks as it was trained: leave chat at None")
+    if not is_run:
+        config = ConfigDict(setup.config.to_dict())
+        config.model.chat, config.model.template = ChatTemplate.is_in(folder) if chat is None else chat, ConfigDict()
+        setup = setup._replace(config=config)
+    return load_run(setup, folder, what)
 
 
 def run_of(setup: Setup, folder: pathlib.Path) -> tuple[Setup, Params]:

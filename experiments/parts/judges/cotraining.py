@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from experiments.parts.judges.base import Judge, Rows, Verdict, judge_prompts
+from experiments.parts.judges.base import Judge, Rows, Verdict, groups_of, judge_prompts
 from experiments.parts.judges.generative import Cached, make_ask
-from experiments.parts.judges.learning import Learner, starts_of
+from experiments.parts.judges.learning import Learner
 from experiments.parts.judges.reward_models import folders_of, reward_model
 from experiments.parts.judges.trained import need_finished
 from experiments.parts.setup import Setup
@@ -85,11 +85,8 @@ class _Cotrained:
 
     def learn(self, judged: Rows, labels: np.ndarray) -> dict[str, float]:
         """One update on a right answer of each prompt that has one, and the same made wrong."""
-        starts = starts_of(judged)
-        chosen = [
-            next((row for row in range(start, end) if labels[row] >= self._right), None)
-            for start, end in zip(starts, [*starts[1:], len(judged.records)], strict=True)
-        ]
+        groups = groups_of(judged)
+        chosen = [next((row for row in rows if labels[row] >= self._right), None) for rows in groups]
         wrong, failed = self._wrong(
             [None if row is None else (judged.records[row], judged.completions[row]) for row in chosen]
         )
@@ -98,8 +95,8 @@ class _Cotrained:
             (judged.completions[row], text) if text is not None else ("", "")
             for row, text in zip(chosen, wrong, strict=True)
         ]
-        prompts = judge_prompts([judged.records[start] for start in starts])
-        numbers = {"pairs": float(np.mean(live)), "unverified": failed / len(starts)}
+        prompts = judge_prompts([judged.records[rows.start] for rows in groups])
+        numbers = {"pairs": float(np.mean(live)), "unverified": failed / len(groups)}
         return self._judge.learn_texts(prompts, pairs, live) | numbers
 
     def _wrong(self, right: Sequence[tuple[dict, str] | None]) -> tuple[list[str | None], int]:

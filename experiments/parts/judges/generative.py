@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from experiments.parts.judges.base import Judge, Rows, Verdict, judge_prompts, load_run
+from experiments.parts.judges.base import Judge, Rows, Verdict, groups_of, judge_prompts, load_asked
 from experiments.parts.processes import to_host
 from experiments.parts.setup import Setup
 from experiments.parts.text_models import Ask, Cached
@@ -37,6 +37,7 @@ def pointwise(
     fallback: float = 0.0,
     max_tokens: int = 16,
     batch_size: int = 32,
+    chat: bool | None = None,
 ) -> Judge:
     """A grade per row: (x - low) / (high - low), x the first number of the judge's answer, cut to [low, high].
 
@@ -50,10 +51,11 @@ def pointwise(
       fallback: reward if the answer has no grade; `unparsed` counts these.
       max_tokens: longest answer.
       batch_size: questions per call of the sampler.
+      chat: whether a Hugging Face folder is asked through its chat template; None: if it has one.
     """
     if not low < high:
         raise ValueError(f"pointwise: low={low} must be below high={high}")
-    ask = Cached(make_ask(setup, path, "pointwise.path", max_tokens, batch_size))
+    ask = Cached(make_ask(setup, path, "pointwise.path", max_tokens, batch_size, chat))
     matcher = re.compile(pattern)
 
     def read(text: str) -> float | None:
@@ -92,6 +94,7 @@ def pairwise(
     swap: bool = True,
     max_tokens: int = 4,
     batch_size: int = 32,
+    chat: bool | None = None,
 ) -> Judge:
     """The share of comparisons that a row wins, in [0, 1]; an answer that names neither counts one half.
 
@@ -107,9 +110,10 @@ def pairwise(
       swap: ask in both orders, so that a judge that likes the first place wins nothing by it.
       max_tokens: longest answer.
       batch_size: questions per call of the sampler.
+      chat: whether a Hugging Face folder is asked through its chat template; None: if it has one.
     """
     check_against(against, "pairwise")
-    ask = Cached(make_ask(setup, path, "pairwise.path", max_tokens, batch_size))
+    ask = Cached(make_ask(setup, path, "pairwise.path", max_tokens, batch_size, chat))
     matcher = re.compile(pattern)
 
     def judge(judged: Rows) -> Verdict:
@@ -152,16 +156,10 @@ def pairs_of(judged: Rows, against: str, opponents: int) -> list[tuple[int, str]
             if not record.get("completion"):
                 raise ValueError(f"pairwise: the record of {record['prompt']!r:.60} has no completion to compare with")
         return [(row, record["completion"]) for row, record in enumerate(judged.records)]
-    groups: list[list[int]] = []
-    for row, record in enumerate(judged.records):
-        if groups and judged.records[groups[-1][0]]["prompt"] == record["prompt"]:
-            groups[-1].append(row)
-        else:
-            groups.append([row])
     pairs = []
-    for group in groups:
+    for group in groups_of(judged):
         if against == "bootstrap":  # the same one in every process, and after a resume
-            texts = [judged.records[group[0]]["prompt"], *(judged.completions[row] for row in group)]
+            texts = [judged.records[group.start]["prompt"], *(judged.completions[row] for row in group)]
             reference = group[zlib.crc32("\0".join(texts).encode()) % len(group)]
             pairs += [(row, judged.completions[reference]) for row in group if row != reference]
             continue
@@ -176,9 +174,11 @@ def answer_of(record: dict) -> str:
     return str(info_of(record).get("answer", ""))
 
 
-def make_ask(setup: Setup, path: str, what: str, max_tokens: int, batch_size: int) -> Ask:
-    """Makes ask(texts) -> greedy answers of a frozen language model, on the mesh of the run."""
-    own, params = load_run(setup, path, what)
+def make_ask(
+    setup: Setup, path: str, what: str, max_tokens: int, batch_size: int, chat: bool | None = None
+) -> Ask:
+    """Makes ask(texts) -> greedy answers of a frozen language model, on the mesh of the run. chat: as load_asked."""
+    own, params = load_asked(setup, path, what, chat)
     tokenizer: Any = own.task.tokenizer
     size = -(-batch_size // sharding.row_shards(own.mesh)) * sharding.row_shards(own.mesh)
     ends = dict(eos_ids=tokenizer.eos_ids, pad_id=tokenizer.pad_id)

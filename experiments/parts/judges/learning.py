@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from experiments.parts.judges.base import Rows, Verdict
+from experiments.parts.judges.base import Rows, Verdict, groups_of
 from experiments.parts.processes import replicate, to_host
 from experiments.parts.setup import Setup
 from experiments.parts.training import to_mesh
@@ -88,12 +88,6 @@ class Learning(Protocol):
         """One update. labels: float [B], the task's own rewards. Returns metrics."""
 
 
-def starts_of(judged: Rows) -> list[int]:
-    """The first row of each prompt, whose rows are neighbours."""
-    prompts = [record["prompt"] for record in judged.records]
-    return [place for place, prompt in enumerate(prompts) if not place or prompt != prompts[place - 1]]
-
-
 def padded_pairs(pairs: np.ndarray, live: np.ndarray, shards: int) -> tuple[np.ndarray, np.ndarray]:
     """Pairs repeated until their number divides by `shards`; repeated ones, and those that are not live, are absent.
 
@@ -121,10 +115,10 @@ def best_and_worst(judged: Rows, labels: np.ndarray, shards: int) -> tuple[np.nd
     Returns:
       (indices int [N, 2], best first; present bool [N, 2], False where all of a prompt's labels are equal).
     """
-    starts, pairs = starts_of(judged), []
-    for start, end in zip(starts, [*starts[1:], len(judged.records)], strict=True):
-        group = labels[start:end]
-        pairs.append((start + int(np.argmax(group)), start + int(np.argmin(group))))
+    pairs = []
+    for rows in groups_of(judged):
+        group = labels[rows.start : rows.stop]
+        pairs.append((rows[int(np.argmax(group))], rows[int(np.argmin(group))]))
     pairs = np.array(pairs)
     return padded_pairs(pairs, labels[pairs[:, 0]] > labels[pairs[:, 1]], shards)
 

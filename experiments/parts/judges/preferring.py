@@ -6,7 +6,7 @@ import jax
 import numpy as np
 
 from experiments.parts.judges import generative
-from experiments.parts.judges.base import Judge, Rows, Verdict, in_batches, judge_prompts, lay_out, load_run
+from experiments.parts.judges.base import Judge, Rows, Verdict, in_batches, judge_prompts, lay_out, load_asked
 from experiments.parts.setup import Setup
 from rl_jax.training.scoring import make_score
 
@@ -46,7 +46,7 @@ def win_probability(
     generative.check_against(against, "win_probability")
     if len(set(labels)) != 2:
         raise ValueError(f"win_probability.labels={tuple(labels)!r} must be two different texts")
-    own, params = load_run(setup, path, "win_probability.path")
+    own, params = load_asked(setup, path, "win_probability.path")
     tokenizer, chunk = own.task.tokenizer, setup.config.score.chunk
     ids = [tokenizer.encode_continuation(label) for label in labels]
     length = max(map(len, ids))

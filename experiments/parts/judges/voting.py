@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from experiments.parts.judges import generative
-from experiments.parts.judges.base import Judge, Rows, Verdict, judge_prompts, load_run
+from experiments.parts.judges.base import Judge, Rows, Verdict, judge_prompts, load_asked
 from experiments.parts.processes import to_host
 from experiments.parts.setup import Setup
 from experiments.parts.training import to_mesh
@@ -90,7 +90,7 @@ def make_votes(
     setup: Setup, path: str, votes: int, temperature: float, max_tokens: int, what: str = "graded_votes.path"
 ) -> Callable:
     """Makes ask(texts) -> for each text a tuple of `votes` sampled answers of a frozen language model."""
-    own, params = load_run(setup, path, what)
+    own, params = load_asked(setup, path, what)
     tokenizer = own.task.tokenizer
     shards = sharding.row_shards(own.mesh)
     count = -(-votes // shards) * shards  # rows of one question, over the whole mesh
