@@ -6,6 +6,7 @@
 
 triplet(a, p, n) = max(|a - p| - |a - n| + 1, 0). Source: arXiv 2305.16217, bkkgbkjb/OPPO. There phi is a
 transformer and pi a decision transformer; here phi is the mean over the steps of a network, and pi reads a step and z.
+The encoder sees a window of an episode, and the preference is between the returns of the whole episodes.
 """
 
 from typing import NamedTuple
@@ -23,8 +24,8 @@ class EpisodePairs(NamedTuple):
     """Pairs of episodes, the preferred one first.
 
     Attributes:
-      data: OfflineData [B, 2, K], the last K steps of each.
-      mask: bool [B, 2, K].
+      data: OfflineData [B, 2, K], a window of each.
+      mask: bool [B, 2, K]. False behind the end of the episode.
       decided: bool [B]. False if both have the same return: such a pair is no preference.
     """
 
@@ -34,25 +35,30 @@ class EpisodePairs(NamedTuple):
 
 
 def sample_pairs(data: datasets.OfflineData, key: chex.PRNGKey, size: int, *, length: int) -> EpisodePairs:
-    """`size` pairs of random episodes, compared by the sum of their rewards.
+    """`size` pairs of windows, compared by the undiscounted returns of the whole episodes that they are from.
+
+    A window begins at any step of the data, so a long episode is drawn more often, and ends with its episode at the
+    latest. Source: bkkgbkjb/OPPO, get_batch.
 
     Args:
       data: of N steps.
-      key: for the pairs.
+      key: for the windows.
       size: B.
       length: K.
     """
-    count = jnp.cumsum(data.steps.terminated | data.steps.truncated)
-    chosen = jax.random.randint(key, (2 * size,), 1, count[-1] + 1)
-    rows, mask = datasets.windows(data, jnp.searchsorted(count, chosen), length)
+    count = len(data.time)
+    begins = jax.random.randint(key, (2 * size,), 0, count)
+    index = begins[:, None] + jnp.arange(length)[None, :]
+    rows = datasets.take(data, jnp.minimum(index, count - 1))
+    mask = (index < count) & (rows.episode == data.episode[begins][:, None])
     rows, mask = jax.tree.map(lambda x: x.reshape(size, 2, *x.shape[1:]), (rows, mask))
-    sums = jnp.sum(zero_masked(rows.steps.rewards, mask), axis=-1)
-    swap = sums[:, 1] > sums[:, 0]
+    returns = data.to_go[begins - data.time[begins]].reshape(size, 2)
+    swap = returns[:, 1] > returns[:, 0]
 
     def ordered(x: chex.Array) -> chex.Array:
         return jnp.where(swap.reshape(-1, *[1] * (x.ndim - 1)), x[:, ::-1], x)
 
-    return EpisodePairs(jax.tree.map(ordered, rows), ordered(mask), sums[:, 0] != sums[:, 1])
+    return EpisodePairs(jax.tree.map(ordered, rows), ordered(mask), returns[:, 0] != returns[:, 1])
 
 
 def triplet(anchor: chex.Array, positive: chex.Array, negative: chex.Array, *, margin: float = 1.0) -> chex.Array:
