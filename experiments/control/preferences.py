@@ -21,7 +21,15 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-from experiments.parts import control_loop, control_offline, control_rewards, control_runs, control_segments, flags
+from experiments.parts import (
+    control_loop,
+    control_offline,
+    control_record,
+    control_rewards,
+    control_runs,
+    control_segments,
+    flags,
+)
 from rl_jax import control
 from rl_jax.control import cpl, duels, reward_learning, self_play, tabular
 from rl_jax.core.binding import bind
@@ -55,7 +63,7 @@ def reward_run(config, *, parts: int = 1, axis_name: str | None = None):
 
 def regret_run(config, *, parts: int = 1, axis_name: str | None = None):
     """The reward r(s, a) of a finite MDP from segments, by the regret model; the policy is greedy on Q*_r."""
-    control_offline.check_one_device(config, parts)
+    control_offline.check(config, parts)
     setup, table = control_segments.make_agent_setup(config), control_segments.table_of(config)
     probs, fields = jnp.asarray(table.transition_probs), config.tabular.to_dict()
     model = fields.pop("model")
@@ -71,7 +79,7 @@ def regret_run(config, *, parts: int = 1, axis_name: str | None = None):
 
 def cpl_run(config, *, parts: int = 1, axis_name: str | None = None):
     """CPL: behaviour cloning of all segments, then the policy from preferences."""
-    control_offline.check_one_device(config, parts)
+    control_offline.check(config, parts)
     setup, fields = control_segments.make_agent_setup(config), config.cpl.to_dict()
     agent, unravel, fit = setup.agent, control.unraveler(setup.agent), control_offline.fit_settings(config)
     updates = fields.pop("cloning_updates")
@@ -117,7 +125,7 @@ def run(config, workdir: pathlib.Path) -> None:
     if method == "regret":  # its policy is a table: no episodes are recorded
         control_loop.train(config, workdir, regret_run, lambda config: lambda state, step: [])
     else:
-        control_loop.train(config, workdir, METHODS[method])
+        control_loop.train(config, workdir, METHODS[method], control_record.make_recorder)
 
 
 if __name__ == "__main__":

@@ -63,7 +63,19 @@ def offline_run(config, begin: Callable, loss_fn: Callable, policy_of: Callable,
     return init, advance, lambda state: state.train.params
 
 
-def check_one_device(config, parts: int) -> None:
-    """Raises ValueError if a run that collects no steps is to spread its envs over devices."""
+def check(config, parts: int) -> None:
+    """Raises ValueError for what has no meaning for a run that learns from segments only, or is not read by it."""
+    method = config.preferences.method
     if parts > 1:
-        raise ValueError(f"mesh={config.mesh!r}: {config.preferences.method} has no envs to spread; use seeds:N")
+        raise ValueError(f"mesh={config.mesh!r}: {method} has no envs to spread; use seeds:N")
+    if config.eval.num_episodes < 1:
+        raise ValueError(f"eval.num_episodes={config.eval.num_episodes} must be 1 or more: returns are the result")
+    if config.record.path:
+        raise ValueError(f"record.path={config.record.path!r}: {method} records no transitions; set it to ''")
+    swept = dict.fromkeys([name for name, _ in config.sweep] + [name for _, run in config.runs for name, _ in run], 0.0)
+    if swept and not config.segments.teacher_steps:
+        raise ValueError(
+            f"sweep: {method} does not read config.{next(iter(swept))}, only a teacher would (segments.teacher_steps); "
+            "sweep in programs of their own, with python -m experiments.sweep"
+        )
+    control_setup.with_values(control_setup.settings_of(config), swept)

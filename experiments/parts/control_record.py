@@ -1,4 +1,4 @@
-"""Recording of transitions from a run of control.ppo: a folder of npz that control.offline reads (dataset.path)."""
+"""Recording of transitions from a run that plays: a folder of npz that control.offline reads (dataset.path)."""
 
 import pathlib
 from collections.abc import Callable

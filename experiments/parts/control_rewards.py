@@ -50,7 +50,12 @@ def make_learner(config, agent, network: RewardNetwork) -> Callable:
 
 
 def make_learned_judge(config, agent, network: RewardNetwork) -> Callable:
-    """Makes judge(params, LearnedReward, TrainState) -> {"eval/learned_return"}: what the reward says of the policy."""
+    """Makes judge(params, LearnedReward, TrainState) -> {"eval/learned_return"}: what the reward says of the policy.
+
+    Without evaluations, if eval.num_episodes is 0, it gives {}.
+    """
+    if not config.eval.num_episodes:
+        return lambda params, reward, train: {}
     eval_env = control_setup.load_env(config, config.eval.num_episodes)
 
     def judge(params, reward: reward_learning.LearnedReward, train: TrainState) -> dict[str, jax.Array]:

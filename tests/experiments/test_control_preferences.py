@@ -11,6 +11,7 @@ from configs.control import preferences as configs
 from experiments.control import preferences as control_preferences
 from experiments.parts import budgets, control_runs, control_setup
 from rl_jax.control import segments
+from rl_jax.data import transitions
 from rl_jax.training import checkpoint
 from tests.experiments.one_program import one_program  # noqa: F401  a fixture
 from tests.experiments.small import StopAfter, kept_signals  # noqa: F401  a fixture
@@ -130,6 +131,8 @@ def tiny(words, **fields):
 def test_a_run_and_its_resumption(words, tmp_path, monkeypatch):
     """The two kinds of states: the segments, and what PPO carries, a learned reward among it as is spo's queue."""
     config = tiny(words)
+    if words == "reward,matching":  # cpl has nothing to record
+        config.record.update(path=str(tmp_path / "data"), num_envs=2, num_steps=5)
     control_preferences.run(config, tmp_path / "whole")
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint, "StopSignal", StopAfter())
@@ -140,6 +143,8 @@ def test_a_run_and_its_resumption(words, tmp_path, monkeypatch):
         assert (tmp_path / "halves" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
     rows = [json.loads(line) for line in (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == [4, 8]
+    recorded = [len(transitions.read(path).rewards) for path in sorted((tmp_path / "data").glob("step_*.npz"))]
+    assert recorded == ([10] * 3 if config.record.path else [])
     assert rows[1]["env_steps"] == 8 * budgets.samples_per_step(config) and "eval/return" in rows[1]
 
 
@@ -159,6 +164,20 @@ def test_every_config_traces(words):
     assert budgets.program_of(config) == "control.preferences"
 
 
+@pytest.mark.parametrize("words", ["reward,matching", "spo,matching"])
+def test_methods_that_play_need_no_evaluation(words):
+    """eval.num_episodes=0, down to the shapes."""
+    config = tiny(words, eval__num_episodes=0)
+    init, advance, _ = control_preferences.METHODS[config.preferences.method](config)
+    state = jax.eval_shape(lambda: init(jax.random.key(0), {}))
+    metrics = jax.eval_shape(lambda state: advance(state, {}, 1), state)[1]
+    assert "episode/return" in metrics and not [name for name in metrics if name.startswith("eval/")]
+
+
+RATES = (("train.optimizer.learning_rate", (1e-4, 1e-1)),)
+UNKNOWN = (("algorithm.entropy_coef", (0.0, 0.1)), ("algorithm.no_such_field", (0.0,)))
+
+
 @pytest.mark.parametrize(
     ("words", "fields", "said"),
     [
@@ -166,6 +185,13 @@ def test_every_config_traces(words):
         ("reward", dict(segments__label__fn="taste"), "'taste' is none of partial_return, regret"),
         ("cpl", dict(algorithm__normalize_observations=True), "segments are read as they come"),
         ("cpl", dict(mesh="envs:2"), "cpl has no envs to spread"),
+        ("cpl,matching", dict(sweep=RATES), "cpl does not read config.train.optimizer.learning_rate, only a teacher"),
+        ("regret", dict(runs=((0, (("train.x", 1.0),)),)), "regret does not read config.train.x, only a teacher"),
+        ("cpl", dict(sweep=UNKNOWN), "config.algorithm.no_such_field is no float field"),
+        ("cpl", dict(record__path="data"), "record.path='data': cpl records no transitions"),
+        ("regret", dict(record__path="data"), "record.path='data': regret records no transitions"),
+        ("cpl", dict(eval__num_episodes=0), "eval.num_episodes=0 must be 1 or more"),
+        ("regret", dict(eval__num_episodes=0), "eval.num_episodes=0 must be 1 or more"),
         ("cpl,corridor", dict(segments__teacher_steps=0), "the regret needs a trained critic"),
         ("cpl", dict(algorithm__normalize_rewards=True), "cannot be measured on scaled rewards"),
         ("regret", dict(tabular__model="taste"), "tabular.model='taste' is none of partial_return, regret"),
