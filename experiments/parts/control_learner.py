@@ -48,9 +48,14 @@ def num_updates(config) -> int:
 
 
 def make_learner(config) -> Learner:
-    """The Learner of a config. Raises ValueError as its parts do."""
+    """The Learner of a config. Raises ValueError as its parts do, or if the steps do not divide into minibatches."""
     layout_of(config)
     agent, algorithm = make_agent(config)
+    if samples_per_step(config) % algorithm.minibatches:
+        raise ValueError(
+            f"{config.sample.num_envs} environments x {config.sample.num_steps} steps do not divide into "
+            f"{algorithm.minibatches} minibatches: set train.minibatches to another number"
+        )
     total, unravel = num_updates(config), control.unraveler(agent)
     adam = config.train.optimizer.to_dict()
     rate, final = adam.pop("learning_rate"), adam.pop("final_fraction")

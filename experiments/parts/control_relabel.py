@@ -5,6 +5,7 @@ from typing import Any
 
 from experiments.parts import image_encoders
 from experiments.parts.annotators import make_annotator
+from experiments.parts.control_setup import discount_of
 from rl_jax import envs
 from rl_jax.control import algorithm, relabelling
 from rl_jax.core.binding import bind, needs
@@ -29,7 +30,7 @@ def make_relabel(settings: dict[str, Any], env: envs.Vector, agent, axis_name) -
     known = dict(
         num_envs=env.num_envs,
         observation_size=math.prod(env.observation_space.shape),
-        discount=settings["advantage"]["discount"],
+        discount=discount_of(settings["advantage"]),
         distribution=agent.distribution,
         axis_name=axis_name,
         make_net=make_net,

@@ -109,7 +109,7 @@ def advantages_by(config, setup: AgentSetup, teacher: Any) -> Callable:
 
     def by_critic(rows: Transitions) -> jax.Array:
         state_values, next_values = values(rows.observations), values(rows.next_observations)
-        discount = config.algorithm.advantage.discount
+        discount = control_setup.discount_of(config.algorithm.advantage.to_dict())
         return step_advantages.gae(
             rows.rewards, state_values, next_values, rows.terminated, rows.truncated, discount=discount, lam=0.0
         )[0]

@@ -1,6 +1,7 @@
 """From a control config to the parts of its program: algorithm, network, environment, and the runs."""
 
 import functools
+import inspect
 import itertools
 import math
 from typing import Any
@@ -65,9 +66,26 @@ def make_algorithm(groups: dict[str, Any], *, updates: int = 1) -> control.Algor
         kl_control=bind(settings["kl_control"], trackers, updates=updates)() if controlled else None,
         normalize_observations=settings["normalize_observations"],
         normalize_rewards=settings["normalize_rewards"],
-        discount=settings["advantage"]["discount"],
+        discount=discount_of(settings["advantage"]),
         **{name: settings[name] for name in plain},
     )
+
+
+def discount_of(spec: dict[str, Any]) -> Any:
+    """gamma of config.algorithm.advantage: the field `discount`, or the default of the function that it names.
+
+    Raises:
+      ValueError: if there is neither.
+    """
+    if "discount" in spec:
+        return spec["discount"]
+    known = inspect.signature(bind(spec, step_advantages)).parameters.get("discount")
+    if known is None or known.default is known.empty:
+        raise ValueError(
+            f"algorithm.advantage.fn={spec['fn']!r} has no discount, which scaled and other rewards read, too: give it "
+            "a keyword `discount`, and set algorithm.advantage.discount"
+        )
+    return known.default
 
 
 def make_network(config, env: envs.Vector, num_values: int):

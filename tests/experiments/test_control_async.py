@@ -429,6 +429,8 @@ def test_a_free_policy_worker_never_goes_back_and_waits_for_the_trainer(tmp_path
 def test_what_actors_cannot_do_is_refused():
     with pytest.raises(ValueError, match="network.kind='gru': actors keep no memory, set it to 'mlp'"):
         control_learner.make_learner(small(network__kind="gru"))
+    with pytest.raises(ValueError, match="do not divide into 3 minibatches: set train.minibatches"):
+        control_learner.make_learner(small(train__minibatches=3))
     with pytest.raises(ValueError, match="this config is for python -m experiments.control.ppo"):
         control_async.run(small(program="control.ppo"), pathlib.Path("unused"))
     with pytest.raises(ValueError, match="choose at most one environment, not cartpole, shuttle"):

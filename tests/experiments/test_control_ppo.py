@@ -13,7 +13,8 @@ import pytest
 from configs.control import environments as configs
 from configs.control import offline, replay
 from experiments.control import ppo as control_ppo
-from experiments.parts import control_runs, control_setup
+from experiments.parts import control_relabel, control_runs, control_setup
+from rl_jax.control.algorithm import Relabel
 from rl_jax.training import checkpoint
 from tests.envs.libraries import adapter, foreign
 from tests.experiments.one_program import one_program  # noqa: F401  a fixture
@@ -220,6 +221,23 @@ def test_only_numbers_can_be_swept():
     config.sweep = (("train.epochs", (1, 2)),)
     with pytest.raises(ValueError, match="config.train.epochs is no float field"):
         control_runs.make_program(config)
+
+
+def test_an_advantage_without_a_discount_in_the_config_has_its_functions_own():
+    config, asked = small(), []
+    settings, env = control_setup.settings_of(config), control_setup.load_env(config, 2)
+    fields, agent = settings["algorithm"], control_setup.make_network(config, env, 1)
+
+    def relabel(*, discount):
+        asked.append(discount)
+        return Relabel(tuple, lambda state, rows: (state, rows))
+
+    fields.update(relabel=dict(fn=relabel), advantage=dict(fn="rl_jax.advantages.steps:gae", lam=0.9))
+    control_relabel.make_relabel(fields, env, agent, None)
+    assert asked == [0.99] and control_setup.make_algorithm(settings).discount == 0.99
+    fields["advantage"] = dict(fn=lambda *rows: rows)
+    with pytest.raises(ValueError, match="has no discount.*set algorithm.advantage.discount"):
+        control_setup.make_algorithm(settings)
 
 
 # Those of brax, craftax and playground take up to a quarter of a minute to trace; navix is not traced down to shapes
