@@ -45,7 +45,7 @@ ENVIRONMENTS["inventory"] = dict(
 )
 # arXiv 2306.11246: the same store, differentiated through.
 ENVIRONMENTS["hdpo"] = ENVIRONMENTS["inventory"] | dict(
-    algorithm=dict(updater=dict(fn="make_pathwise_update")),
+    algorithm=dict(updater=dict(fn="make_pathwise_update"), entropy_coef=0.0),
     train=dict(
         total_steps=960_000, epochs=1, minibatches=1, max_grad_norm=1.0, optimizer=dict(learning_rate=1e-2)
     ),

@@ -223,3 +223,21 @@ def _in_use(coef: Any) -> bool:
 def uses_kl(algorithm: Algorithm) -> bool:
     """Whether the loss has a KL term, or its weight is controlled."""
     return algorithm.kl_control is not None or _in_use(algorithm.kl_coef)
+
+
+def check_unread(algorithm: Algorithm, who: str, **fields: Any) -> None:
+    """Checks that what an update does not read is off, so that nothing is set in vain.
+
+    Args:
+      algorithm: of the update.
+      who: subject of the message, in the plural.
+      **fields: fields of Algorithm that it does not read, and the value that each has if it is off.
+
+    Raises:
+      ValueError: if one has another value, or is traced (swept).
+    """
+    for name, off in fields.items():
+        found = getattr(algorithm, name)
+        if isinstance(found, jax.Array) or found != off:
+            shown, wanted = ("", "leave it away") if off is None else (f"={found}", f"set it to {off}")
+            raise ValueError(f"{who} know no {name}{shown}: {wanted}")

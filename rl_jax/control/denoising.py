@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from rl_jax.control.algorithm import Algorithm
+from rl_jax.control.algorithm import Algorithm, check_unread
 from rl_jax.control.denoising_chains import (
     Chains,
     chain_metrics,
@@ -256,10 +256,8 @@ def check_chains(env, algorithm: Algorithm, num_steps: int, axis_name, counts: d
         if count < 1:
             raise ValueError(f"updater.{name}={count} must be 1 or more")
     unread = dict(normalize_observations=False, normalize_rewards=False, actor_lag=1)
-    unread |= dict(kl_control=None, auxiliary=None, relabel=None)
-    for name, value in unread.items():
-        if getattr(algorithm, name) != value:
-            raise ValueError(f"denoising updates know no {name}={getattr(algorithm, name)}: set it to {value}")
+    unread |= dict(entropy_coef=0.0, kl_coef=0.0, kl_control=None, auxiliary=None, relabel=None)
+    check_unread(algorithm, "denoising updates", **unread)
 
 
 def _check(env, algorithm: Algorithm, num_steps: int, loss: str, first_steps: int, branches: int) -> None:

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import optax
 
 from rl_jax import ppo
-from rl_jax.control.algorithm import Algorithm, loss, uses_kl, whitened
+from rl_jax.control.algorithm import Algorithm, check_unread, loss, uses_kl, whitened
 from rl_jax.control.update import (
     TURN_METRICS,
     ControlState,
@@ -282,8 +282,4 @@ def check(env, algorithm: Algorithm, num_steps: int, axis_name) -> None:
     if algorithm.objective.num_outputs() != 1:
         raise ValueError("a critic of several objectives regresses: set algorithm.value_loss to mse, huber or clipped")
     unread = dict(normalize_rewards=False, actor_lag=1, kl_control=None, auxiliary=None, relabel=None)
-    for name, value in unread.items():
-        if getattr(algorithm, name) != value:
-            raise ValueError(
-                f"updates of several objectives know no {name}={getattr(algorithm, name)}: set it to {value}"
-            )
+    check_unread(algorithm, "updates of several objectives", **unread)

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from rl_jax.control.algorithm import Algorithm
+from rl_jax.control.algorithm import Algorithm, check_unread
 from rl_jax.control.update import ControlState, make_parts, over_turns, own_key, unraveler
 from rl_jax.core.masked import Max, Mean
 from rl_jax.core.types import Params
@@ -74,9 +74,8 @@ def make_pathwise_update(
     if not env.pure:
         raise ValueError("pathwise gradients: the environment lives on the host and cannot be differentiated")
     unread = dict(normalize_observations=False, normalize_rewards=False, actor_lag=1, epochs=1, minibatches=1)
-    for name, value in unread.items():
-        if getattr(algorithm, name) != value:
-            raise ValueError(f"pathwise gradients know no {name}={getattr(algorithm, name)}: set it to {value}")
+    unread |= dict(entropy_coef=0.0, kl_coef=0.0, kl_control=None, auxiliary=None, relabel=None)
+    check_unread(algorithm, "pathwise gradients", **unread)
     parts = make_parts(agent, env, algorithm, optimizer, num_steps=num_steps, axis_name=axis_name)
     unravel = unraveler(agent)
 

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import optax
 
 from rl_jax import ppo
-from rl_jax.control.algorithm import Algorithm, loss, uses_kl
+from rl_jax.control.algorithm import Algorithm, check_unread, loss, uses_kl
 from rl_jax.control.update import ControlState, make_parts, over_turns, unraveler
 from rl_jax.core.masked import Mean
 from rl_jax.training.step import make_train_step
@@ -178,10 +178,12 @@ def make_trust_region_update(
       (init, update, policy_of), see update.make_update.
 
     Raises:
-      ValueError: if the algorithm also weighs or controls a KL.
+      ValueError: if the algorithm also weighs or controls a KL, or has a further loss.
     """
     if uses_kl(algorithm):
         raise ValueError("a trust region bounds the KL itself: leave kl_control away, and kl_coef 0")
+    # A minibatch's gradient of it on the actor's layers would leave the region.
+    check_unread(algorithm, "trust regions", auxiliary=None)
     parts = make_parts(agent, env, algorithm, optimizer, num_steps=num_steps, axis_name=axis_name)
     unravel = unraveler(agent)
     policy_only = algorithm._replace(objective=algorithm.objective._replace(value_coef=0.0))

@@ -11,6 +11,8 @@ from jax.flatten_util import ravel_pytree
 
 from rl_jax import control, envs
 from rl_jax.control import pathwise
+from rl_jax.control.algorithm import Relabel
+from rl_jax.core import trackers
 from rl_jax.envs.worlds import probes
 from rl_jax.envs.worlds.inventory import Store, base_stock_level, least_cost, poisson
 from rl_jax.models.agents.actor_critic import make_agent
@@ -20,6 +22,7 @@ from rl_jax.rollout.envs.steps import collect, start
 QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_multi_thread_eigen": False}
 LEAD_TIME, PERIODS = 2, 24
 STORE = Store(poisson(5.0), LEAD_TIME)
+PLAIN = control.Algorithm(epochs=1, minibatches=1, entropy_coef=0.0)
 
 
 def store_agent(num_envs, hidden=(16, 16), periods=PERIODS):
@@ -52,7 +55,7 @@ def test_the_gradient_is_that_of_finite_differences():
 def trained(updates=250, seeds=3):
     """What orders up to, and the mean cost a period, of each seed's policy on 512 new paths."""
     env, agent = store_agent(64)
-    algorithm = control.Algorithm(epochs=1, minibatches=1, max_grad_norm=1.0)
+    algorithm = PLAIN._replace(max_grad_norm=1.0)
     optimizer = optax.adam(optax.linear_schedule(1e-2, 1e-4, updates))
     init, update, policy_of = control.make_pathwise_update(agent, env, algorithm, optimizer, num_steps=PERIODS)
     judged, _ = store_agent(512)
@@ -89,7 +92,17 @@ def test_refusals():
     with pytest.raises(ValueError, match="actions are whole numbers"):
         make(agent, env, control.Algorithm())
     env, agent = store_agent(2)
-    with pytest.raises(ValueError, match="normalize_rewards"):
-        make(agent, env, control.Algorithm(normalize_rewards=True))
+    relabel = Relabel(tuple, lambda state, rows: (state, rows))
+    for fields, said in (
+        (dict(normalize_rewards=True), "know no normalize_rewards=True: set it to False"),
+        (dict(entropy_coef=0.01), "know no entropy_coef=0.01: set it to 0.0"),
+        (dict(entropy_coef=jnp.float32(0.0)), "know no entropy_coef=0.0: set it to 0.0"),  # swept
+        (dict(kl_coef=0.1), "know no kl_coef=0.1"),
+        (dict(kl_control=trackers.adaptive_kl(initial=1.0, target=0.01, horizon=1.0)), "know no kl_control: leave it"),
+        (dict(auxiliary=lambda params, batch: (0.0, 1.0)), "know no auxiliary: leave it away"),
+        (dict(relabel=relabel), "know no relabel: leave it away"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            make(agent, env, PLAIN._replace(**fields))
     with pytest.raises(ValueError, match="lives on the host"):
         make(agent, env._replace(pure=False), control.Algorithm())

@@ -5,11 +5,15 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from configs.control import environments as configs
 from experiments.parts import control_runs, control_setup
+from rl_jax import control, envs
 from rl_jax.control import trust_region
+from rl_jax.envs.worlds import probes
+from rl_jax.models.agents.actor_critic import make_agent
 from rl_jax.models.agents.distributions import beta, categorical, tanh_gaussian
 
 QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_multi_thread_eigen": False}
@@ -159,6 +163,17 @@ def test_the_search_goes_back_until_the_bound_holds():
     found, step = trust_region.natural_step(jnp.zeros(2), gain, steep, **CHOICES)
     assert 0.0 < step.fraction < 0.5 and steep(found) <= 0.01 and step.gain > 0.0
     assert steep(2.0 * found) > 0.01  # one halving less would have broken it
+
+
+def test_further_losses_and_kls_are_refused():
+    """An auxiliary loss was measured, and trained by nobody."""
+    env, agent = envs.vectorize(probes.matching(), 2), make_agent((1,), categorical(2), hidden=(4,))
+    make = functools.partial(control.make_trust_region_update, agent, env, optimizer=optax.sgd(0.1), num_steps=4)
+    with pytest.raises(ValueError, match="trust regions know no auxiliary: leave it away"):
+        make(control.Algorithm(auxiliary=lambda params, batch: (0.0, 1.0)))
+    with pytest.raises(ValueError, match="kl_coef 0"):
+        make(control.Algorithm(kl_coef=0.1))
+    make(control.Algorithm())
 
 
 def trained(updates, seeds, bounds):

@@ -144,11 +144,13 @@ def test_without_branches_and_with_all_steps_it_is_ddpo():
         (dict(first_steps=9), "updater.first_steps=9 must be from 0 to 4"),
         (dict(branches=3), "8 chains in groups of 3 do not divide into 4 minibatches"),
         (dict(algorithm=control.Algorithm(normalize_rewards=True)), "know no normalize_rewards=True"),
+        (dict(algorithm=control.Algorithm()), "know no entropy_coef=0.01: set it to 0.0"),
+        (dict(algorithm=control.Algorithm(entropy_coef=0.0, kl_coef=0.1)), "know no kl_coef=0.1: set it to 0.0"),
     ],
 )
 def test_what_is_refused(fields, match):
     env, agent = world(**fields.pop("env", {}))
-    algorithm = fields.pop("algorithm", control.Algorithm())
+    algorithm = fields.pop("algorithm", control.Algorithm(entropy_coef=0.0))
     with pytest.raises(ValueError, match=match):
         control.make_denoising_update(agent, env, algorithm, optax.sgd(0.1), **dict(num_steps=4) | fields)
 
