@@ -72,8 +72,20 @@ def as_the_env(rows: Transitions, distribution) -> Transitions:
     return rows._replace(actions=distribution.to_env(rows.actions))
 
 
+def action_entries(distribution) -> int:
+    """Entries of a continuous action as the environment receives it; 0 if actions are discrete."""
+    outputs = jax.ShapeDtypeStruct((1, distribution.num_outputs), jnp.float32)
+    action = jax.eval_shape(lambda x: distribution.to_env(distribution.mode(x)), outputs)
+    return 0 if jnp.issubdtype(action.dtype, jnp.integer) else action.size
+
+
+def action_features(distribution) -> int:
+    """A of `features_of`: entries of a continuous action (whose outputs may be two each), values of a discrete one."""
+    return action_entries(distribution) or distribution.num_outputs
+
+
 def features_of(rows: Transitions, distribution) -> chex.Array:
-    """(s, a) of every step as one vector: float32 [B T, D + A]; discrete actions are one-hot.
+    """(s, a) of every step as one vector: float32 [B T, D + A], A = `action_features`; discrete actions are one-hot.
 
     Args:
       rows: [B, T].

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from rl_jax.control import reward_code
 from rl_jax.control.algorithm import Relabel
 from rl_jax.control.relabelling import terms
-from rl_jax.control.relabelling.base import as_the_env, mean_of
+from rl_jax.control.relabelling.base import action_entries, as_the_env, mean_of
 from rl_jax.core.binding import bind
 from rl_jax.rollout.envs.steps import Transitions
 
@@ -40,7 +40,7 @@ def known_names(
         raise ValueError(
             f"by_code: {len(names)} names for an observation of {observation_size} entries: name all or ()"
         )
-    size = _action_size(distribution)
+    size = action_entries(distribution)
     vectors = {"obs": observation_size, "next_obs": observation_size} | ({"action": size} if size else {})
     scalars = (*names, *(f"next_{name}" for name in names), *terms_of, "task_reward", "terminated")
     scalars += () if size else ("action",)
@@ -49,13 +49,6 @@ def known_names(
         if not name.isidentifier() or everything.count(name) > 1:
             raise ValueError(f"by_code: {name!r} is no name of its own: choose another for this entry or term")
     return reward_code.Known(scalars, vectors, reserved=("not_finite",))
-
-
-def _action_size(distribution) -> int:
-    """Entries of a continuous action as the environment receives it; 0 if actions are discrete."""
-    outputs = jax.ShapeDtypeStruct((1, distribution.num_outputs), jnp.float32)
-    action = jax.eval_shape(lambda x: distribution.to_env(distribution.mode(x)), outputs)
-    return 0 if jnp.issubdtype(action.dtype, jnp.integer) else action.size
 
 
 def metric_names(codes: Sequence[reward_code.Code], index: int) -> dict[str, str]:

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import optax
 
 from rl_jax.control.algorithm import Relabel
-from rl_jax.control.relabelling.base import Learned, begin, descend, features_of, flat, mean_of
+from rl_jax.control.relabelling.base import Learned, action_features, begin, descend, features_of, flat, mean_of
 from rl_jax.control.relabelling.novelty import with_bonus
 from rl_jax.core.vectors import unit
 from rl_jax.rollout.envs.steps import Transitions
@@ -85,7 +85,7 @@ def by_hindsight(
       axis_name: mapped axis over which the environments are spread.
     """
     optimizer, width = optax.adam(learning_rate), features or observation_size
-    pair = observation_size + distribution.num_outputs
+    pair = observation_size + action_features(distribution)
     target_net = make_net(observation_size, features or 1, hidden=hidden)
     nets = {
         "generate": make_net(pair + width + noise, hindsight or 1, hidden=hidden),
@@ -194,7 +194,7 @@ def by_bootstrap(
       keep: weight of the environment's reward.
       axis_name: mapped axis over which the environments are spread.
     """
-    optimizer, pair = optax.adam(learning_rate), latent + distribution.num_outputs
+    optimizer, pair = optax.adam(learning_rate), latent + action_features(distribution)
     nets = {
         "encode": make_net(observation_size, latent, hidden=hidden),
         "generate": make_net(pair + latent + noise, hindsight or 1, hidden=hidden),

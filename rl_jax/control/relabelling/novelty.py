@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import optax
 
 from rl_jax.control.algorithm import Relabel
-from rl_jax.control.relabelling.base import Learned, begin, descend, features_of, flat, mean_of
+from rl_jax.control.relabelling.base import Learned, action_features, begin, descend, features_of, flat, mean_of
 from rl_jax.core.vectors import unit
 from rl_jax.rollout.envs.steps import Transitions
 
@@ -195,7 +195,7 @@ def by_elliptical(
     """
     if features and axis_name is not None:
         raise ValueError("by_elliptical with features > 0 keeps its steps on one device: set mesh without envs")
-    optimizer, action_size = optax.adam(learning_rate), distribution.num_outputs
+    optimizer, action_size = optax.adam(learning_rate), action_features(distribution)
     inputs = observation_size + action_size
     left = make_net(inputs, features or 1, hidden=hidden)
     right = make_net(observation_size, features or 1, hidden=hidden)

@@ -11,6 +11,7 @@ import pytest
 from configs.control import rewards as control_rewards
 from rl_jax.control import relabelling
 from rl_jax.control.relabelling import annotated, hindsight, novelty
+from rl_jax.models.agents.distributions import beta, tanh_gaussian
 from rl_jax.models.agents.features import make_net
 from tests.control.relabelling.rows import TWO, one_hot, random_rows, walk
 
@@ -68,6 +69,26 @@ def test_counts_give_one_over_the_root_of_their_number():
         state, found = apply(state, rows)
         np.testing.assert_allclose(found.rewards[0], 1 / np.sqrt(0.5 + counts[places[:-1], actions]), rtol=1e-4)
         np.add.at(counts, (places[:-1], actions), 1)
+
+
+@pytest.mark.parametrize("bounded", [tanh_gaussian, beta])
+def test_bonuses_read_the_entries_of_real_actions(bounded):
+    """Both have two outputs per entry of an action; the networks and G are of its entries."""
+    law = bounded(-np.ones(3, np.float32), np.full(3, 2.0, np.float32))
+    actions = np.random.default_rng(0).normal(size=(3, 8, 3)).astype(np.float32)
+    rows = ROWS._replace(actions=actions if bounded is tanh_gaussian else 1 / (1 + np.exp(-actions)))
+    known = KNOWN | dict(distribution=law)
+    makers = relabelling.by_hindsight, relabelling.by_bootstrap, relabelling.by_elliptical
+    for make in (*makers, functools.partial(relabelling.by_elliptical, features=2)):
+        made = make(**known)
+        state = jax.eval_shape(made.begin, jax.random.key(0))
+        after, found = jax.eval_shape(made.apply, state, rows)
+        assert jax.tree.map(jnp.shape, after) == jax.tree.map(jnp.shape, state) and found.rewards.shape == (3, 8)
+    made = relabelling.by_elliptical(**known, ridge=0.5)
+    gram = made.apply(made.begin(jax.random.key(0)), rows)[0].gram
+    seen, taken = ROWS.observations.reshape(24, 4), np.asarray(law.to_env(rows.actions)).reshape(24, 3)
+    phi = (seen[:, :, None] * taken[:, None, :]).reshape(24, 12)
+    np.testing.assert_allclose(gram, phi.T @ phi, rtol=1e-4, atol=1e-4)
 
 
 def test_the_contrast_has_its_minimum_at_the_log_of_the_ratio():
