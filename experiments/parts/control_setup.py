@@ -110,18 +110,24 @@ def make_network(config, env: envs.Vector, num_values: int):
         raise ValueError(f"network.kind={config.network.kind!r} is none of {', '.join(NETWORKS)}")
     if env.objectives and "learner" in NETWORKS[config.network.kind][1]:
         raise ValueError(f"network.kind={config.network.kind!r} has a memory: several objectives need network.kind=mlp")
-    if config.network.actor_features and config.env.get("preferences"):
-        raise ValueError(
-            f"network.actor_features={config.network.actor_features} keeps the first features and hides the weights, "
-            "which env.preferences puts last: set it to 0"
-        )
-    if config.network.actor_features and config.env.frame_stack > 1:
-        raise ValueError("network.actor_features counts from the oldest frame: it does not go with env.frame_stack")
+    refuse_hidden_features(config)
     if config.network.kind == "denoiser" and config.algorithm.get("normalize_observations"):
         raise ValueError("network.kind='denoiser' reads plain observations: set algorithm.normalize_observations=False")
     # Each kind reads the fields it has.
     make_agent = bind(NETWORKS[fields.pop("kind")][0], actor_critic, **fields)
     return make_agent(env.observation_space.shape, distribution, num_values=num_values * max(env.objectives, 1))
+
+
+def refuse_hidden_features(config) -> None:
+    """Raises ValueError if network.actor_features meets stacked frames or weights at the end of the observations."""
+    first = config.network.get("actor_features", 0)
+    if first and config.env.get("preferences"):
+        raise ValueError(
+            f"network.actor_features={first} keeps the first features and hides the weights, which env.preferences "
+            "puts last: set it to 0"
+        )
+    if first and config.env.frame_stack > 1:
+        raise ValueError("network.actor_features counts from the oldest frame: it does not go with env.frame_stack")
 
 
 def num_updates(config) -> int:

@@ -14,7 +14,7 @@ from experiments.parts.adversaries import make_payer
 from experiments.parts.control_agents import build_team
 from experiments.parts.control_planning import build_planner
 from experiments.parts.control_runs import count_runs, judge
-from experiments.parts.control_setup import load_env, num_updates, settings_of, with_values
+from experiments.parts.control_setup import load_env, num_updates, refuse_hidden_features, settings_of, with_values
 from experiments.parts.episodes import episode_row
 from experiments.parts.processes import to_host
 from rl_jax import envs
@@ -35,6 +35,7 @@ from rl_jax.rollout.envs.episode import record_episode
 
 CHOICES = ("dqn", "discrete_sac")  # methods of whole-number actions; the others take real ones
 OWN_BUILDERS = {"muzero": build_planner}  # methods whose parts are no critics
+WHOLE_STATE = ("expo", "sequence_sac", "sequoia")  # methods of real actions that act on all of the observation
 BEFORE_SQUASH = ("sac", "task_sac", "sequence_sac")  # methods whose actions are stored before the squash
 
 
@@ -63,9 +64,10 @@ def build(config, algorithm: dict[str, Any], env: envs.Vector) -> Built:
 
     Raises:
       ValueError: if the method does not take the environment's actions, their bounds are infinite, or the network has
-        fields of other actions.
+        fields of other actions or hides features that the method acts on.
     """
     space, shape, name = env.action_space, env.observation_space.shape, algorithm["method"]["fn"]
+    first = _actor_features(config, name, space)
     if isinstance(space, envs.Joint):
         return Built(*build_team(config, algorithm, env))
     if name in OWN_BUILDERS:
@@ -73,7 +75,7 @@ def build(config, algorithm: dict[str, Any], env: envs.Vector) -> Built:
     layers = config.network.to_dict()
     dueling, members, kind = layers.pop("dueling"), layers.pop("members"), layers.pop("kind")
     enumerated, denoising = layers.pop("enumerated"), layers.pop("denoising_steps", 0)
-    first = layers.pop("actor_features", 0)
+    layers.pop("actor_features", None)
     if kind != "mlp":
         raise ValueError(f"network.kind={kind!r}: replay draws single steps, which an mlp reads; set it to 'mlp'")
     head = bind(algorithm["head"], value_heads)()
@@ -126,6 +128,20 @@ def build(config, algorithm: dict[str, Any], env: envs.Vector) -> Built:
         return stored(actions), flags
 
     return Built(method, exploration.intervened(law, len(space.low)), intervention)
+
+
+def _actor_features(config, name: str, space) -> int:
+    """network.actor_features, 0 without it; ValueError if the method would act on what the field hides."""
+    first = config.network.get("actor_features", 0)
+    if not first:
+        return 0
+    refuse_hidden_features(config)
+    if isinstance(space, envs.Discrete | envs.Joint) or name in (*OWN_BUILDERS, *WHOLE_STATE):
+        raise ValueError(
+            f"network.actor_features={first}: {name} acts on the whole observation in {config.env.name}; set it to 0, "
+            "or use td3 or sac, whose actors of real numbers read the first features"
+        )
+    return first
 
 
 def _shown_tasks(env: envs.Vector) -> int:

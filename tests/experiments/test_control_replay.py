@@ -280,6 +280,27 @@ def test_refusals(words, fields, said):
         replay_runs.make_settings(config, control_setup.settings_of(config), 8)
 
 
+@pytest.mark.parametrize(
+    ("words", "fields", "said"),
+    [
+        ("learn_to_fly", dict(env__frame_stack=2), "actor_features counts from the oldest frame"),
+        ("matching", {}, "network.actor_features=1: dqn acts on the whole observation in probes/matching; set it to 0"),
+        ("matching,discrete_sac", {}, "network.actor_features=1: discrete_sac acts on"),
+        ("matching,muzero", {}, "network.actor_features=1: muzero acts on"),
+        ("expo", {}, "network.actor_features=1: expo acts on"),
+        ("srl", {}, "network.actor_features=1: sequence_sac acts on"),
+        ("sequoia", {}, "network.actor_features=1: sequoia acts on"),
+    ],
+)
+def test_no_actor_sees_what_its_config_hides(words, fields, said):
+    config = configs.get_config(f"{words},smoke")
+    config.update_from_flattened_dict({name.replace("__", "."): value for name, value in fields.items()})
+    with config.unlocked():
+        config.network.actor_features = 1
+    with pytest.raises(ValueError, match=said):
+        replay_runs.build(config, config.algorithm.to_dict(), control_setup.load_env(config, 1))
+
+
 def test_sequoia_refuses_actions_without_a_budget():
     config = small("aim,smoke")
     algorithm = config.algorithm.to_dict() | dict(method=dict(fn="sequoia", search="program"))
