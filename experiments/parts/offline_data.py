@@ -219,10 +219,7 @@ def make_loader(config, networks: OfflineNetworks, discount: float) -> Callable:
         else:
             steps, behaviour, source = gather(data_key)
         steps = steps._replace(actions=networks.stored(steps.actions))
-        by = datasets.moments(steps.observations)
-        if not settings.normalize_observations:
-            by = datasets.Moments(jnp.zeros_like(by.mean), jnp.ones_like(by.std))
-        steps = datasets.normalize_steps(steps, by)
+        steps, by = datasets.in_own_units(steps, normalize=settings.normalize_observations)
         data = datasets.make_data(steps, discount=discount, source=source, behaviour=behaviour)
         earned = datasets.mean_episode_return(data)
         if judges is not None:

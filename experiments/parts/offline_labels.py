@@ -166,6 +166,8 @@ def _preferences(config, networks: OfflineNetworks, env, collected: Callable | N
         source_key, *set_keys, start_key, fit_key = jax.random.split(key, 5)
         steps, _ = gather(source_key)
         steps = steps._replace(actions=networks.stored(steps.actions))
+        # As the target's were: distances are compared across the tasks.
+        steps, _ = datasets.in_own_units(steps, normalize=config.dataset.normalize_observations)
         known = datasets.make_data(steps, discount=discount)
         source, target = (
             transported.segment_set(d, networks.encode, k, **cut) for d, k in zip((known, data), set_keys, strict=True)

@@ -164,3 +164,11 @@ def normalize_steps(steps: Transitions, by: Moments) -> Transitions:
     return steps._replace(
         observations=normalized(steps.observations, by), next_observations=normalized(steps.next_observations, by)
     )
+
+
+def in_own_units(steps: Transitions, *, normalize: bool) -> tuple[Transitions, Moments]:
+    """The steps normalised by the moments of their own observations; without `normalize` as they are, by 0 and 1."""
+    by = moments(steps.observations)
+    if not normalize:
+        by = Moments(jnp.zeros_like(by.mean), jnp.ones_like(by.std))
+    return normalize_steps(steps, by), by

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.parts import control_setup, offline_runs
+from experiments.parts import control_setup, offline_data, offline_labels, offline_runs
+from rl_jax.control.offline import data as datasets
 from rl_jax.control.offline import transported
 from tests.control.offline.worlds import jitted, small
 
@@ -96,6 +97,34 @@ def test_labels_of_another_goal_train_a_policy():
     found = learned()
     assert (found["labels/right"] > 0.75).all() and found["eval/normalized"].mean() > 45.0, found
     assert (found["eval/normalized"] > 20.0).all() and (found["reward/deviation"] > 0.1).all(), found
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+def test_the_source_is_measured_in_the_units_of_the_target(normalize, monkeypatch):
+    """The source is the target in units 1 / 100: distances are equal if normalised, 100 times as long as they are."""
+    config = small("pointmass,iql,pearl", dataset__normalize_observations=normalize)
+    config.labels.segments = config.dataset.num_envs * config.dataset.num_steps // config.labels.length  # all
+    env = control_setup.load_env(config, 1)
+    networks = offline_data.make_offline_networks(config, env)
+    steps, behaviour = jitted(offline_data.collected(config))(jax.random.key(0))
+    steps = steps._replace(actions=jnp.zeros_like(steps.actions))
+
+    def collected(other):
+        return lambda key: (steps._replace(observations=100.0 * steps.observations), behaviour)
+
+    found = []
+
+    def coupled(key, source, target, **_):
+        found.extend(np.sort(np.asarray(x), axis=None) for x in (source, target))
+        raise StopIteration
+
+    monkeypatch.setattr(transported, "gromov_wasserstein", coupled)
+    own, _ = datasets.in_own_units(steps._replace(actions=networks.stored(steps.actions)), normalize=normalize)
+    with pytest.raises(StopIteration):
+        make = offline_labels.make_labels(config, networks, env, collected)
+        make(datasets.make_data(own, discount=0.99), jax.random.key(1))
+    source, target = found
+    np.testing.assert_allclose(source, target * (1.0 if normalize else 100.0), rtol=0.02, atol=0.01)
 
 
 def test_what_is_refused():
