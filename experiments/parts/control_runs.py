@@ -27,6 +27,8 @@ from experiments.parts.control_setup import (
     with_values,
 )
 from rl_jax import control, envs
+from rl_jax.control.replay import cut_off
+from rl_jax.control.replay_types import ReplayState
 from rl_jax.core.binding import bind
 from rl_jax.core.masked import all_reduce, empty_like, merge
 from rl_jax.core.tracing import traced_once
@@ -224,8 +226,14 @@ def of_worlds(path) -> bool:
 
 
 def with_fresh_envs(state, other):
-    """The state with the leaves of `other` that exist once per env."""
-    return jax.tree_util.tree_map_with_path(lambda path, own, fresh: fresh if of_worlds(path) else own, state, other)
+    """The state with the leaves of `other` that exist once per env; episodes in a replay end where they were left."""
+    state = jax.tree_util.tree_map_with_path(lambda path, own, fresh: fresh if of_worlds(path) else own, state, other)
+    if not isinstance(state, ReplayState):
+        return state
+    cut = cut_off
+    for _ in range(state.written.ndim):  # runs, and devices of pmap
+        cut = jax.vmap(cut)
+    return state._replace(replay=cut(state.replay, state.written))
 
 
 def state_specs(state: control.ControlState) -> control.ControlState:

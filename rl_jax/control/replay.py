@@ -100,6 +100,19 @@ def add(replay: Replay, written: chex.Array, rows: Transitions) -> Replay:
     return Replay(jax.tree.map(write, replay.rows, rows), priorities)
 
 
+def cut_off(replay: Replay, written: chex.Array) -> Replay:
+    """The replay whose newest step of each environment ends its episode: what is written next does not go on from it.
+
+    Args:
+      replay: with rows of any kind that have `terminated` and `truncated`, bool [B, R].
+      written: int32 []. Steps written so far per environment, 1 or more.
+    """
+    rows = replay.rows
+    newest = (written - 1) % rows.rewards.shape[1]
+    truncated = rows.truncated.at[:, newest].set(~rows.terminated[:, newest])
+    return replay._replace(rows=rows._replace(truncated=truncated))
+
+
 def draw(
     replay: Replay,
     written: chex.Array,

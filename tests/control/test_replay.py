@@ -136,6 +136,28 @@ def test_draws_follow_the_priorities_and_the_weights_take_the_bias_back():
     np.testing.assert_allclose(means, uniform, rtol=0.01)
 
 
+@pytest.mark.parametrize("count", [2, 3])
+def test_sums_and_windows_end_where_a_run_was_cut_off(count):
+    """Old steps pay 1, new ones 100; the newest old step of environment 1 has terminated. 3 writes fill the ring."""
+    still = jnp.zeros((B, T), bool)
+    old = rows_of(0)._replace(rewards=jnp.ones((B, T)), terminated=still, truncated=still)
+    ring = replay.empty(old, R, replay.UNIFORM)
+    for number in range(count):
+        ended = old._replace(terminated=still.at[1, -1].set(number == count - 1))
+        ring = add(ring, jnp.int32(T * number), ended)
+    written = jnp.int32(T * count)
+    cut = replay.cut_off(ring, written)
+    changed = np.zeros((B, R), bool)
+    changed[0, T * count - 1] = True
+    np.testing.assert_array_equal(cut.rows.truncated, changed)
+    assert all((x is y) for x, y in zip(ring.rows, cut.rows, strict=True) if x is not ring.rows.truncated)
+    ring = add(cut, written, old._replace(rewards=jnp.full((B, T), 100.0)))
+    batch = drawn(ring, written + T, jax.random.key(0), 200, discount=1.0, steps=3)
+    assert set(np.asarray(batch.steps.rewards).tolist()) == {1.0, 2.0, 3.0}, "of old steps alone"
+    ends = np.asarray(batch.discounts)[np.asarray(batch.steps.rewards) < 3.0]
+    assert set(ends.tolist()) == {0.0, 1.0}, "the value after a cut counts, not that after an end"
+
+
 def test_a_replay_that_writes_would_wrap_around_is_refused():
     with pytest.raises(ValueError, match="5 steps per environment is no multiple of the 2"):
         replay.add(replay.empty(rows_of(0), 5, replay.Priority()), jnp.int32(0), rows_of(0))

@@ -14,6 +14,8 @@ from configs.control import replay as configs
 from experiments.control import replay as control_replay
 from experiments.parts import control_runs, control_setup, replay_runs
 from rl_jax.control import replay_types
+from rl_jax.control.replay import Replay
+from rl_jax.control.transitions import Transitions
 from rl_jax.envs.worlds import restless
 from rl_jax.training import checkpoint
 from tests.experiments.one_program import one_program  # noqa: F401  a fixture
@@ -218,6 +220,18 @@ def test_a_run_that_is_stopped_goes_on_bit_for_bit_with_its_replay(tmp_path, mon
     found = json.loads((tmp_path / "whole" / "final.json").read_text())["metrics"]
     assert len(found["eval/return"]) == 3 and min(found["eval/return"]) > 0.9, found["eval/return"]
     assert not any(found["nonfinite/skipped"])
+
+
+def test_a_resumed_run_of_a_host_environment_joins_no_two_episodes():
+    """The saved replay's newest step, slot 3 of run 0 and slot 1 of run 1, ends an episode; the worlds are the new."""
+    still = jnp.zeros((2, 3, 4), bool)
+    rows = Transitions(*(jnp.zeros((2, 3, 4)) for _ in range(4)), still, still)
+    saved = replay_types.ReplayState((), jnp.zeros(3), Replay(rows, ()), jnp.array([4, 6]), jnp.zeros(2, jnp.int32))
+    found = control_runs.with_fresh_envs(saved, saved._replace(worlds=jnp.ones(3), updates=saved.updates + 1))
+    expected = np.zeros((2, 3, 4), bool)
+    expected[0, :, 3] = expected[1, :, 1] = True
+    np.testing.assert_array_equal(found.replay.rows.truncated, expected)
+    assert (found.worlds == 1).all() and not found.updates.any() and not found.replay.rows.terminated.any()
 
 
 SPREAD = dict(mesh="envs:2", algorithm__priority__exponent=0.6)

@@ -25,7 +25,7 @@ import optax
 
 from rl_jax.control.algorithm import Relabel
 from rl_jax.control.relabelling import demonstrations
-from rl_jax.control.relabelling.base import begin, descend
+from rl_jax.control.relabelling.base import PerEnv, begin, descend
 from rl_jax.control.relabelling.shaping import shaped
 from rl_jax.rollout.envs.steps import Transitions
 
@@ -101,23 +101,33 @@ def make_pairs(episodes: list[np.ndarray], *, bins: int) -> Pairs:
     return Pairs(np.concatenate(inputs).astype(np.float32), found, (shares / shares.sum()).astype(np.float32))
 
 
+class Episodes(NamedTuple):
+    """Where the environments' episodes are.
+
+    Attributes:
+      starts: float32 [B, D]. The first state of each environment's episode.
+      incremental: float32 [B]. I of each environment's state.
+      over: bool [B]. Whether its episode has ended, so that the next state is a first one.
+    """
+
+    starts: chex.Array
+    incremental: chex.Array
+    over: chex.Array
+
+
 class Progress(NamedTuple):
     """State of `by_progress`.
 
     Attributes:
       params: of the network; they do not change after the fit.
       error: float32 []. Mean |H - predicted H| over the demonstrations' pairs, as they are drawn.
-      starts: float32 [B, D]. The first state of each environment's episode.
-      incremental: float32 [B]. I of each environment's state.
-      over: bool [B]. Whether its episode has ended, so that the next state is a first one.
+      episodes: PerEnv of Episodes.
       mean: float32 []. Mean progress over the last batch.
     """
 
     params: Any
     error: chex.Array
-    starts: chex.Array
-    incremental: chex.Array
-    over: chex.Array
+    episodes: PerEnv
     mean: chex.Array
 
 
@@ -190,27 +200,28 @@ def by_progress(
 
         params = descend(loss_fn, begin(net.init(net_key), optimizer, fit_key), optimizer, steps=updates).params
         error = jnp.sum(pairs.weights * jnp.abs(predict(params, pairs.inputs) - pairs.hops))
-        starts, zeros = jnp.zeros((num_envs, observation_size)), jnp.zeros(num_envs)
-        return Progress(params, error, starts, zeros, jnp.ones(num_envs, bool), jnp.float32(0.0))
+        blank = Episodes(jnp.zeros((num_envs, observation_size)), jnp.zeros(num_envs), jnp.ones(num_envs, bool))
+        return Progress(params, error, PerEnv(blank), jnp.float32(0.0))
 
     def apply(state: Progress, rows: Transitions) -> tuple[Progress, Transitions]:
-        seen, after = rows.observations, rows.next_observations
+        seen, after, own = rows.observations, rows.next_observations, state.episodes.worlds
         over = rows.terminated | rows.truncated
-        first = jnp.concatenate([state.over[:, None], over[:, :-1]], axis=1)
-        starts = first_states(seen, first, state.starts)
+        first = jnp.concatenate([own.over[:, None], over[:, :-1]], axis=1)
+        starts = first_states(seen, first, own.starts)
         ends = jnp.broadcast_to(goal, seen.shape)
 
         def hops(p: chex.Array, q: chex.Array) -> chex.Array:
             return predict(state.params, jnp.concatenate([starts, ends, p, q], axis=-1))
 
-        last_one, own, following = increments(hops(seen, after), first, state.incremental)
+        newest, progress, following = increments(hops(seen, after), first, own.incremental)
         before, behind = (
             fused({"incremental": i, "forward": hops(starts, x), "backward": 1.0 + hops(ends, x)}, views)
-            for i, x in ((own, seen), (following, after))
+            for i, x in ((progress, seen), (following, after))
         )
         rewards = shaped(rows.rewards, scale * before, scale * behind, rows.terminated, discount)
-        fields = dict(starts=starts[:, -1], incremental=last_one, over=over[:, -1], mean=jnp.mean(behind))
-        return state._replace(**fields), rows._replace(rewards=jax.lax.stop_gradient(rewards))
+        episodes = PerEnv(Episodes(starts[:, -1], newest, over[:, -1]))
+        moved_on = state._replace(episodes=episodes, mean=jnp.mean(behind))
+        return moved_on, rows._replace(rewards=jax.lax.stop_gradient(rewards))
 
     def measure(state: Progress) -> dict[str, chex.Array]:
         return {"relabel/hop_error": state.error, "relabel/progress": state.mean}

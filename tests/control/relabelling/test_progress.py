@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from experiments.parts import control_runs
 from rl_jax.control import relabelling
 from rl_jax.control.relabelling import progress
 from rl_jax.models.agents.features import make_net
@@ -110,6 +111,20 @@ def test_shaping_adds_up_to_the_first_states_potential_over_two_rollouts(demos):
         np.testing.assert_allclose(paid[row, begin:end], GAMMA * after - phi[:-1], atol=1e-5)
         added = np.sum(GAMMA ** np.arange(end - begin) * paid[row, begin:end])
         assert added == pytest.approx(-phi[0] + (0.0 if ends else GAMMA ** (end - begin) * phi[-1]), abs=1e-5)
+
+
+def test_a_resume_with_fresh_environments_begins_new_episodes(demos):
+    """The fit stays, and the first state seen is that of a new episode."""
+    made = relabelling.by_progress(**KNOWN, demos=demos, hidden=(8,), updates=1)
+    fresh, other = (jax.jit(made.begin, compiler_options=QUICK)(jax.random.key(i)) for i in (1, 2))
+    one, two = (rows_of(np.tile(places, (2, 1)), np.zeros((2, 2), bool)) for places in ([3, 4, 5], [1, 2, 3]))
+    apply = jax.jit(made.apply, compiler_options=QUICK)
+    saved = apply(fresh, one)[0]
+    resumed = control_runs.with_fresh_envs(saved, other)
+    jax.tree.map(np.testing.assert_array_equal, resumed.params, saved.params)
+    goes_on, begins, anew = (np.asarray(apply(state, two)[1].rewards) for state in (saved, resumed, fresh))
+    np.testing.assert_array_equal(begins, anew)
+    assert (goes_on != anew).any()
 
 
 @pytest.mark.slow
