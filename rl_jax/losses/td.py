@@ -82,7 +82,7 @@ def quantile_huber(quantiles: chex.Array, targets: chex.Array, *, kappa: float =
     Args:
       quantiles: float [N, K], theta, differentiated.
       targets: float [N, M], samples or quantiles y of the target; data.
-      kappa: in the reward's units.
+      kappa: in the reward's units, 0 or more; it may be traced.
 
     Sources: arXiv 1710.10044; divided by kappa: arXiv 1806.06923 equation 3.
     """
@@ -91,10 +91,12 @@ def quantile_huber(quantiles: chex.Array, targets: chex.Array, *, kappa: float =
     levels = (jnp.arange(count, dtype=quantiles.dtype) + 0.5) / count
     error = jax.lax.stop_gradient(targets)[:, None, :] - quantiles[:, :, None]
     weight = jnp.abs(levels[None, :, None] - jax.lax.stop_gradient(error < 0).astype(quantiles.dtype))
-    size = jnp.abs(error)
-    if kappa > 0:
-        bounded = jnp.clip(error, -kappa, kappa)
-        size = bounded * (error - 0.5 * bounded) / kappa
+    size, plain = jnp.abs(error), isinstance(kappa, int | float)
+    if not plain or kappa > 0:
+        width = kappa if plain else jnp.where(kappa > 0, kappa, 1.0)  # at 0 the other side is read, without its nan
+        bounded = jnp.clip(error, -width, width)
+        smooth = bounded * (error - 0.5 * bounded) / width
+        size = smooth if plain else jnp.where(kappa > 0, smooth, size)
     return jnp.sum(jnp.mean(weight * size, axis=2), axis=1)
 
 

@@ -49,15 +49,18 @@ def categorical(*, low: float, high: float, num_atoms: int = 51) -> ValueHead:
 
     Args:
       low: the lowest atom, in the returns' units; values below are clipped to it.
-      high: the highest.
+      high: the highest. If an end is traced (swept) and they are in the wrong order, all atoms are nan, so that no
+        gradient is finite.
       num_atoms: H.
 
     Raises:
-      ValueError: if the ends are in the wrong order, or there are fewer than two atoms.
+      ValueError: if the ends are plain numbers in the wrong order, or there are fewer than two atoms.
     """
-    if num_atoms < 2 or not low < high:
+    plain = isinstance(low, int | float) and isinstance(high, int | float)
+    if num_atoms < 2 or (plain and not low < high):
         raise ValueError(f"categorical: low={low} must be below high={high}, and num_atoms={num_atoms} 2 or more")
     atoms = jnp.linspace(low, high, num_atoms)
+    atoms = atoms if plain else jnp.where(low < high, atoms, jnp.nan)
 
     def values(outputs: chex.Array) -> chex.Array:
         return jnp.sum(jax.nn.softmax(outputs, axis=-1) * jnp.broadcast_to(atoms, outputs.shape), axis=-1)

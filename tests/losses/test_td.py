@@ -161,6 +161,31 @@ def test_a_histogram_needs_ends_in_order():
         value_heads.categorical(low=1.0, high=1.0)
 
 
+def test_swept_numbers_of_a_head_are_plain_ones():
+    """Traced, the losses and gradients of each value are those of the number itself, kappa = 0 and errors of 0 too."""
+    _, rewards, discounts, rng = data(6)
+    own, after = rng.normal(size=(2, N, K)).astype(np.float32)
+    after[0], rewards[0], discounts[0] = own[0], 0.0, 1.0
+
+    def found(make, value):
+        head = make(value)
+        loss, slope = jax.value_and_grad(lambda x: jnp.sum(head.loss(x, rewards, discounts, after)[0]))(own)
+        return loss, slope, head.values(own)
+
+    makers = {
+        lambda kappa: value_heads.quantile(num_quantiles=K, kappa=kappa): [0.0, 0.7, 2.0],
+        lambda high: value_heads.categorical(low=-2.0, high=high, num_atoms=K): [0.5, 2.0],
+        lambda low: value_heads.categorical(low=low, high=1.0, num_atoms=K): [-2.0, -0.5],
+    }
+    for make, values in makers.items():
+        swept = jax.jit(jax.vmap(lambda value, make=make: found(make, value)))(jnp.float32(values))
+        for i, value in enumerate(values):
+            for traced, plain in zip(swept, found(make, value), strict=True):
+                np.testing.assert_allclose(traced[i], plain, rtol=1e-5, atol=1e-6)
+    for make, value in zip(list(makers)[1:], (-2.0, 1.0), strict=True):  # the ends are equal
+        assert np.isnan(jax.jit(lambda value, make=make: found(make, value)[1])(jnp.float32(value))).all()
+
+
 def test_what_is_data_is_not_differentiated():
     _, rewards, discounts, rng = data(5)
     values, targets, following = rng.normal(size=(3, N)).astype(np.float32)

@@ -124,12 +124,14 @@ def weighed(terms: Callable, params: Params, weight: float) -> tuple[Mean, dict[
     Args:
       terms: params -> (first Mean, second Mean, {name: Mean}).
       params: {"sequence": a vector}, differentiated.
-      weight: w; below 0: `min_norm_pair` of the two gradients, through which nothing flows.
+      weight: w; below 0: `min_norm_pair` of the two gradients, through which nothing flows. One that is traced (swept)
+        may be either, and both are computed.
     """
-    share = weight
-    if weight < 0.0:
+    share, plain = weight, isinstance(weight, int | float)
+    if not plain or weight < 0.0:
         gradients = [jax.grad(lambda own, i=i: terms(own)[i].value())(params)["sequence"] for i in range(2)]
-        share = jax.lax.stop_gradient(min_norm_pair(*gradients))
+        shortest = jax.lax.stop_gradient(min_norm_pair(*gradients))
+        share = shortest if plain else jnp.where(weight < 0.0, shortest, weight)
     first, second, metrics = terms(params)
     whole = Mean(share * first.total + (1.0 - share) * second.total, first.count)
     return whole, metrics | {"policy/share": Mean(jnp.float32(share), jnp.float32(1.0))}

@@ -102,6 +102,10 @@ def test_the_weight_is_of_the_gradients_and_nothing_flows_through_it():
     np.testing.assert_allclose(slope["sequence"], [0.0, 6.0], atol=1e-5)
     slope, share = slopes({"sequence": jnp.array([1.0, 3.0])}, 0.25)
     np.testing.assert_allclose(slope["sequence"], [-4.0, 6.0], atol=1e-5)
+    # A swept weight may be below 0 in some of the runs.
+    slope, share = jax.vmap(slopes, (None, 0))({"sequence": jnp.array([1.0, 3.0])}, jnp.float32([-1.0, 0.25, 0.0]))
+    np.testing.assert_allclose(share, [0.75, 0.25, 0.0], rtol=1e-6)
+    np.testing.assert_allclose(slope["sequence"], [[0.0, 6.0], [-4.0, 6.0], [-6.0, 6.0]], atol=1e-5)
 
 
 @pytest.mark.slow
