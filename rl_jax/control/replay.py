@@ -12,6 +12,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
+from rl_jax.control.sum_tree import draw_stratified
 from rl_jax.control.transitions import Transitions
 from rl_jax.losses.td import n_step as sum_steps
 
@@ -130,8 +131,8 @@ def draw(
         uniform:     every start of n whole steps is as likely
         by priority: P(i) = p_i^omega / sum p^omega, w_i = (M P(i))^-beta / max w, M starts
 
-    By priority the unit interval is cut into N equal parts, and one number is drawn in each. Finding them takes a sum
-    over the whole replay.
+    By priority the unit interval is cut into N equal parts, and one number is drawn in each (sum_tree). Finding them
+    takes a sum over the whole replay.
 
     Args:
       replay: with at least n steps written.
@@ -204,13 +205,10 @@ def _starts(replay: Replay, written, key: chex.PRNGKey, size: int, *, steps: int
     else:
         age = (jnp.arange(slots) - oldest) % slots
         likely = jnp.where((age < starts)[None, :], replay.priorities, 0.0).reshape(-1)
-        summed = jnp.cumsum(likely)
-        at = (jnp.arange(size) + jax.random.uniform(key, (size,))) / size * summed[-1]
-        place = jnp.clip(jnp.searchsorted(summed, at, side="right"), 0, len(summed) - 1)
+        place, total = draw_stratified(likely, key, size)
         env, slot = place // slots, place % slots
-        chance = likely[place] / summed[-1] * (starts * envs)
-        # Rounding of the sums can find a step that may not be drawn, an empty one say: it counts for nothing.
-        weights = jnp.where(chance > 0, jnp.power(jnp.maximum(chance, 1e-12), -priority.correction), 0.0)
+        chance = likely[place] / total * (starts * envs)
+        weights = jnp.power(jnp.maximum(chance, 1e-12), -priority.correction)
         largest = jnp.max(weights)
         weights = weights / (largest if axis_name is None else jax.lax.pmax(largest, axis_name))
     return env, slot, weights
