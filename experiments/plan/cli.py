@@ -3,7 +3,7 @@
     python -m experiments.plan --config=configs/plans.py:8b --config.mesh=fsdp:64 --topology=v5e:8x8
     python -m experiments.plan --config=configs/plans.py:8b --topology=v5e:8x8 --sweep       # ranks mesh shapes
     python -m experiments.plan --config=configs/plans.py:8b --config.mesh=fsdp:64 --topology=v5e:8x8 --largest
-    python -m experiments.plan --config=configs/plans.py:8b --topology=v5p:4x4 --placement   # devices for each call
+    python -m experiments.plan --config=configs/plans.py:8b --topology=v5p:2x2x4 --placement   # devices for each call
     python -m experiments.plan --config=configs/plans.py:8b,async --config.mesh=fsdp:64 --topology=v5e:8x8 \\
         --sampler_topology=v5e:4x4 --sampler_mesh=data:2,tensor:8 --config.rollout.engine.slots=128   # a process each
     python -m experiments.plan --table=experiments/plan/plans           # tabulates the stored plans in README.md there

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from rl_jax.rewards.terms import TERMS
 from tests.paths import REPO_ROOT
 from tests.project.test_layering import ROWS
 
@@ -25,6 +26,7 @@ LOOKED_UP = {"results_by_claim.md", "papers.md"}  # pages that nobody reads so
 NEEDS_FILES = {"models.md"}  # whose snippets read a folder of the reader's; tests/models does what they say
 # What a snippet cannot see by itself: a config is plain data, and binding it looks its names up.
 AFTER = {
+    "agents.md": "world = Guess()\nworld.reset({}, 0)\nassert world.step(str(world.number)).done\n",
     "losses.md": "from experiments.tools.method_families import bound_functions\nbound_functions(config)\n",
     "tasks.md": """
 task = load(largest=9, data_dir="data")
@@ -241,6 +243,41 @@ def test_the_reading_order_has_every_package_of_the_layer_table():
         for unit in set(units) - {"rl_jax"}:
             place = unit.replace(".", "/")
             assert f"`{place}`" in rows[name] or f"{Path(place).name}.py`" in rows[name], f"{unit} in the row {name}"
+
+
+def test_the_page_of_verifiers_has_every_term():
+    """And no other: `boxes.` `near`, `click`; `fuzzing.distance` are boxes.near, boxes.click and fuzzing.distance."""
+    text = (REPO_ROOT / "docs/pages/verifiers.md").read_text()
+    named = set()
+    for table in re.findall(r"^\| (?:short name|fn) \|.*?\n\n", text, flags=re.M | re.S):
+        for row in table.splitlines()[2:]:
+            prefix = ""
+            for name in re.findall(r"`([\w.]+)`", row.split(" | ")[0]):
+                prefix = name if name.endswith(".") else prefix
+                named |= {name if "." in name else prefix + name} - {prefix}
+    assert named == set(TERMS) - {"math"}, "math is math.score"
+
+
+def test_the_page_of_hosts_says_which_programs_run_on_several():
+    page = (REPO_ROOT / "docs/pages/meshes.md").read_text().partition("## Several hosts")[2].partition("\n## ")[0]
+    table, sentence = page.partition("| programs |")[2], page.partition("All training programs")[2].partition("\n")[0]
+    folder = REPO_ROOT / "experiments"
+    several, alone = set(), set()
+    for path in [*folder.glob("*.py"), *folder.glob("control/*.py"), *folder.glob("frontier/cli.py")]:
+        name = path.relative_to(folder).with_suffix("").as_posix().replace("/", ".").removesuffix(".cli")
+        if "flags.main(" in (text := path.read_text()):
+            (several if "several_processes=True" in text else alone).add(name)
+    programs = re.compile("|".join(f"`{re.escape(name)}`" for name in several | alone))
+    assert {name.strip("`") for name in programs.findall(table)} == several
+    assert {name.strip("`") for name in programs.findall(sentence)} == alone | {"evaluate"}
+
+
+def test_slices_that_commands_name_have_the_dimensions_of_their_chip():
+    names = [*GUIDES, "docs/papers.tsv", "experiments/plan/cli.py", "experiments/plan/placement.py"]
+    named = {shape for name in names for shape in re.findall(r"\b(v\d\w?):([\dx]+)", (REPO_ROOT / name).read_text())}
+    assert {("v5e", "8x8"), ("v5p", "2x2x4")} <= named
+    assert {chip for chip, shape in named if len(shape.split("x")) == 3} == {"v4", "v5p"}
+    assert {chip for chip, shape in named if len(shape.split("x")) == 2} == {"v5e", "v6e"}
 
 
 def test_pages_show_files_that_exist():
