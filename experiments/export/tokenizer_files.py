@@ -6,6 +6,14 @@ import pathlib
 from rl_jax.tokenizers import CharTokenizer
 
 NAMES = ("<pad>", "<bos>", "<eos>")
+_BOS = {"SpecialToken": {"id": "<bos>", "type_id": 0}}
+# Every text begins with BOS, as in training.
+_BEGINS = {
+    "type": "TemplateProcessing",
+    "single": [_BOS, {"Sequence": {"id": "A", "type_id": 0}}],
+    "pair": [_BOS, {"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 0}}],
+    "special_tokens": {"<bos>": {"id": "<bos>", "ids": [NAMES.index("<bos>")], "tokens": ["<bos>"]}},
+}
 
 
 def write(tokenizer, folder: pathlib.Path) -> list[str]:
@@ -21,7 +29,7 @@ def write(tokenizer, folder: pathlib.Path) -> list[str]:
         "added_tokens": [{"id": index, "content": name, **special} for index, name in enumerate(NAMES)],
         "normalizer": None,
         "pre_tokenizer": None,
-        "post_processor": None,
+        "post_processor": _BEGINS,
         "decoder": {"type": "Fuse"},
         "model": {
             "type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,

@@ -119,7 +119,7 @@ def test_a_model_from_scratch_opens_in_transformers_with_its_characters(tmp_path
     expected = logits_of(config, tmp_path / "run", tokens)
     np.testing.assert_allclose(logits_of_transformers(model, tokens), expected, atol=1e-5)
     read = transformers.AutoTokenizer.from_pretrained(to)
-    assert read("3+5=").input_ids == setup.task.tokenizer.encode("3+5=")
+    assert read("3+5=").input_ids == setup.task.tokenizer.encode("3+5=", bos=True)  # as in training
     assert read.decode(tokens[0], skip_special_tokens=True) == "3+5="
     generation = json.loads((to / "generation_config.json").read_text())
     assert generation["eos_token_id"] == [2] and generation["pad_token_id"] == 0
@@ -134,7 +134,7 @@ def test_a_model_from_scratch_opens_in_transformers_with_its_characters(tmp_path
     # And a run goes on from it.
     config = small.config(tmp_path, model__path=str(to), train__steps=1)
     again = make_setup(config)
-    assert again.task.tokenizer.encode("3+5=") == setup.task.tokenizer.encode("3+5=")
+    assert again.task.tokenizer.encode("3+5=", bos=True) == setup.task.tokenizer.encode("3+5=", bos=True)
     jax.tree.map(
         np.testing.assert_array_equal, again.init_params(), load_params(setup, tmp_path / "run"),
     )  # fmt: skip
