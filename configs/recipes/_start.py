@@ -104,7 +104,7 @@ def smoke(config: ConfigDict, family: str, *, kind: str = "gsm8k") -> ConfigDict
     config.rollout.update(completion_length=16, prompt_buckets=(256,))
     config.score.update(chunk=16, micro_batches=1)
     config.train.update(steps=2, micro_batches=1)
-    config.train.optimizer.update(warmup_steps=0, decay_steps=0)
+    config.train.optimizer.update(warmup_steps=0, decay_steps=0, hold_steps=0, final_fraction=1.0, decay="cosine")
     config.eval.update(every=0, num_prompts=4, batch_size=4, samples_per_prompt=1, completion_length=0)
     config.checkpoint.every = 2
     config.reward.num_workers = 0

@@ -118,6 +118,7 @@ def between(values: Mapping[str, Any], others: tuple = ()) -> Iterator[str]:
         if heads[2] % 2:
             yield f"model.head_dim={heads[2]} must be even, for rotary embeddings"
     yield from _around_a_ring(values)
+    yield from _without_decay(values)
     if values.get("rollout.engine.name") == "openai" and not values.get("rollout.engine.url"):
         yield (
             "rollout.engine.url is empty: rollout.engine.name=openai needs a server, "
@@ -138,6 +139,21 @@ def between(values: Mapping[str, Any], others: tuple = ()) -> Iterator[str]:
     for name, value in values.items():
         if isinstance(value, float) and math.isnan(value) and not f".{name}".endswith((*ends, ".clip_low")):
             yield f"{name}=nan must be a number"
+
+
+def _without_decay(values: Mapping[str, Any]) -> Iterator[str]:
+    """What an optimizer's fields say of a decay that its decay_steps=0 leaves out."""
+    unread = {"final_fraction": 1.0, "hold_steps": 0, "decay": "cosine"}
+    for name, steps in values.items():
+        group, _, last = name.rpartition(".")
+        if last != "decay_steps" or steps:
+            continue
+        for field, plain in unread.items():
+            if (value := values.get(f"{group}.{field}", plain)) != plain:
+                yield (
+                    f"{group}.{field}={value!r} does nothing with {name}=0, which keeps the rate constant: set "
+                    f"{name} to the updates of the decay, or {group}.{field}={plain!r}"
+                )
 
 
 def _around_a_ring(values: Mapping[str, Any]) -> Iterator[str]:

@@ -14,7 +14,7 @@ from ml_collections import ConfigDict
 from experiments.parts import hub, processes, quantized, rollout_mesh
 from experiments.parts.encoding import whole_text
 from experiments.parts.setup import Setup, model_config
-from experiments.parts.training import jit_generate
+from experiments.parts.training import jit_generate, with_merged_adapters
 from rl_jax.core import types
 from rl_jax.core.binding import bind, needs
 from rl_jax.models.hf import loading
@@ -46,7 +46,7 @@ def make_sampler(setup: Setup, num_prompts: int, **options) -> Callable:
         generate = Together(setup, _continuous(setup, num_prompts, **options))
         return quantized.Quantizing(setup, lambda _: generate) if in_8_bits else Merging(setup, generate)
     if name == "openai":
-        return Merging(setup, _openai(setup, **options))
+        return _openai(setup, **options)
     if name != "lockstep":
         raise ValueError(f"rollout.engine.name={name!r} is none of lockstep, continuous, openai")
     if in_8_bits:
@@ -114,21 +114,28 @@ def _continuous(setup: Setup, num_prompts: int, *, group_size: int, **options) -
 
 
 def _openai(setup: Setup, *, sampling: Sampling, **options) -> OpenAIGenerate:
+    """It takes params as they are trained: merged anew at every call, they would be sent at every call."""
     settings = setup.config.rollout.engine
-    sync = make_sync(setup)
+    sync = merged_sync = make_sync(setup)
     if sync is None:
         logging.warning("rollout.engine.sync is not set: the server's weights are never updated. Watch sampler/ess")
+    elif setup.merged:
+        merge = jax.jit(setup.merged)
+
+        def merged_sync(params):
+            sync(merge(params))
+
     score = None
     if sampling != Sampling():
         length, chunk = options["completion_length"], setup.config.score.chunk
-        score = jax.jit(make_score(setup.model, completion_length=length, chunk=chunk))
+        score = jax.jit(with_merged_adapters(setup, make_score(setup.model, completion_length=length, chunk=chunk)))
     return OpenAIGenerate(
         settings.url,
         model=settings.model,
         vocab_size=setup.model.vocab_size,
         sampling=sampling,
         timeout_s=settings.timeout_s,
-        sync=sync,
+        sync=merged_sync,
         score=score,
         stop_strings=tuple(setup.config.rollout.stop_strings),
         **options,
@@ -147,8 +154,9 @@ def make_sync(setup: Setup) -> Callable | None:
         return None
 
     def save(folder, params):
-        like = hub.local_folder(path, weights=False) if path else None
-        loading.save_hf(folder, model_config(setup), jax.device_get(params), like=like)
+        like, model = hub.local_folder(path, weights=False) if path else None, model_config(setup)
+        dtype = None if model.dtype == "float32" else model.dtype  # what the policy computes in
+        loading.save_hf(folder, model, jax.device_get(params), like=like, dtype=dtype)
 
     sync = bind(spec, weight_sync, url=settings.url, timeout_s=settings.timeout_s, save=save)
     if lacking := needs(sync):

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+from absl import logging
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
@@ -143,6 +144,12 @@ def lora_config(config: ConfigDict) -> lora.LoraConfig:
 def with_adapters(setup: Setup) -> Setup:
     """The setup with params {"base": the model's, "adapters": what is trained}."""
     config, seed = lora_config(setup.config), setup.config.seed
+    if (dtype := policies_of(setup.config.model)["dtype"]) != "float32":
+        logging.warning(
+            "adapters are merged before a forward in %s: changes below half a unit of a weight are rounded away until "
+            "they have grown (docs/pages/models.md, LoRA)",
+            dtype,
+        )
 
     def add(base):
         return {"base": base, "adapters": lora.init_lora(config, base, jax.random.key(seed))}

@@ -102,7 +102,18 @@ def make_trainer(
 
 
 def _rule(setup: Setup, settings: ConfigDict) -> tuple[optax.GradientTransformation, dict]:
-    """(optimizer of what is trained, what a step reads beside it: its largest norm and the schedule)."""
+    """(optimizer of what is trained, what a step reads beside it: its largest norm and the schedule).
+
+    Raises:
+      ValueError: if what is trained is stored in 16 bits.
+    """
+    stored = setup.config.model.get("param_dtype", "float32")
+    if not setup.merged and stored != "float32":
+        raise ValueError(
+            f"model.param_dtype={stored!r} does not train: steps below 1/256 of a weight would be rounded away, and so "
+            "would the optimizer's means. Leave it at 'float32' (model.dtype is what is computed in), or train "
+            "adapters beside a frozen model, --config.model.lora.rank=16"
+        )
     optimizer, schedule = make_optimizer(settings.optimizer)
     if setup.merged:
         optimizer = freeze(optimizer, "base")

@@ -295,6 +295,8 @@ CASES = [
     bad("grpo", "eval.top_k=9999", "eval.top_k=9999 must lie in 0..16"),
     bad("grpo", "task.num_train=0", "task.num_train and task.num_test must be at least 1"),
     bad("grpo", [f"--config={OWN}", "task.path=EXAMPLE", "task.test_share=2.0"], ": task.test_share must lie between"),
+    bad("grpo", "train.optimizer.decay_steps=0", "optimizer.final_fraction=0.1 does nothing with", "decay_steps=0"),
+    bad("grpo", "model.param_dtype=bfloat16", "model.param_dtype='bfloat16' does not train", "model.lora.rank=16"),
     bad("grpo", ["model.lora.rank=4", "model.lora.targets=x"], "model.lora.targets='x' matches no kernel"),
     bad("grpo", "rollout.completion_length=0", "rollout.completion_length=0 must be 1 or more"),
     bad("grpo", "rollout.prompt_buckets=()", "rollout.prompt_buckets=() must be widths"),

@@ -2,18 +2,29 @@
 
 import json
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
+from experiments.parts import sampler
 from experiments.parts.sampler import make_sync
 from experiments.parts.setup import make_setup
 from rl_jax.rollout.lm import client, weight_sync
+from rl_jax.rollout.lm.sampling import Sampling
 from tests.experiments import small
 from tests.rollout.test_external import serving
+from tests.tiny import token_batch
 
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch):
     monkeypatch.setattr(client, "BACKOFF_S", 0.01)
+
+
+def saving(params, *, url, timeout_s, save):
+    """A sync that only writes."""
+    save("folder", params)
 
 
 def save(folder, params):
@@ -130,3 +141,35 @@ def test_the_config_names_it(tmp_path):
             config.rollout.engine.sync = spec
         with pytest.raises(ValueError, match=said):
             make_sync(make_setup(config))
+
+
+def test_adapters_are_merged_and_sent_once_for_the_same_params(tmp_path, monkeypatch):
+    """Four batches of dynamic sampling ask the server with the same params: they are merged and sent once."""
+    config = small.config(tmp_path, rollout__engine__name="openai", rollout__engine__url="http://127.0.0.1:9")
+    with config.unlocked():
+        config.model.lora.rank = 2
+    setup, sent = make_setup(config), []
+    monkeypatch.setattr(sampler, "make_sync", lambda setup: sent.append)
+    options = dict(completion_length=4, group_size=2, eos_ids=(2,), pad_id=0)
+    generate = sampler.make_sampler(setup, 2, sampling=Sampling(temperature=0.5), **options)
+    params = setup.init_params()
+    for _ in range(3):
+        generate._hand_over(params)
+    assert len(sent) == 1 and jax.tree.structure(sent[0]) == jax.tree.structure(params["base"])
+    moved = params | {"adapters": jax.tree.map(lambda x: x + 1, params["adapters"])}
+    generate._hand_over(moved)
+    assert len(sent) == 2 and any(np.any(a != b) for a, b in zip(*map(jax.tree.leaves, sent), strict=True))
+    batch = jax.tree.map(jnp.asarray, token_batch((3, 4), 6))
+    asked = [np.asarray(generate._score(x, batch).log_probs) for x in (params, moved)]
+    assert np.any(asked[0] != asked[1]), "the scores are those of the adapters"
+
+
+@pytest.mark.parametrize("dtype, stored", [("bfloat16", "bfloat16"), ("float32", None)])
+def test_what_is_sent_has_the_dtype_that_the_policy_computes_in(tmp_path, monkeypatch, dtype, stored):
+    config = small.config(tmp_path, rollout__engine__name="openai", rollout__engine__url="http://127.0.0.1:9")
+    with config.unlocked():
+        config.model.dtype, config.rollout.engine.sync = dtype, dict(fn=f"{__name__}:saving")
+    saved = []
+    monkeypatch.setattr(sampler.loading, "save_hf", lambda *_, like, dtype: saved.append(dtype))
+    make_sync(make_setup(config))({"x": np.zeros(1)})
+    assert saved == [stored]
