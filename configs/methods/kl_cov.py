@@ -4,7 +4,8 @@
     l     = -A r + |logp - old_logp| on the max(1, 2e-4 N) tokens of the largest cov_t, -A r elsewhere
 
 Departs from GRPO: no clip; the few tokens that would make the policy surer are held near where they were; a mean over
-all tokens, no KL to the reference.
+all tokens, no KL to the reference. 2e-4 is verl's default and the authors' k for 32B (32b_kl_cov.sh); for 7B they take
+2e-3 (7b_kl_cov.sh), each with a weight of 1.
 
     python -m experiments.grpo --config=configs/methods/kl_cov.py
 """
