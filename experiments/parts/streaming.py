@@ -127,4 +127,7 @@ def _loss(chosen: CreditRule, objective: grpo.Objective, rows: slice, size: int)
     mu = rollout.sampled_log_probs
     old, reference = arrays["log_probs"], arrays["ref_log_probs"]
     batch = PolicyBatch(rollout.batch, mask, advantages, old, mu, reference, jnp.ones(mask.shape), extras)
-    return grpo.loss(TokenScores(old + 0.1, arrays["entropy"]), batch, objective)[0]
+    # Of a policy far from the sampler for both groups, and of one that only the second group is far from: a bound on a
+    # mean over the batch shows between groups on its two sides.
+    policies = (old + 0.1, mu + 0.3 * (old - mu))
+    return [grpo.loss(TokenScores(log_probs, arrays["entropy"]), batch, objective)[0] for log_probs in policies]

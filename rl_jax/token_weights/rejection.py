@@ -110,7 +110,8 @@ def opsm(
     """Off-policy sequence masking: w = 0 if A_t < 0 and mean_t(behavior_log_probs - log_probs) > delta, else 1.
 
     Only tokens with a negative advantage can be dropped. The mean is over the row's tokens and estimates KL(behavior ||
-    policy). TRL evaluates it again at each update, with the current log-probs. Source: arXiv 2512.02556
+    policy). The paper, slime and TRL evaluate it again at each update, with the current log-probs, as
+    `losses.policy.stale.opsm` does: as a weight it sees the policy before the updates only. Source: arXiv 2512.02556
     (DeepSeek-V3.2); TRL's get_off_policy_mask.
 
     Args:
@@ -175,14 +176,33 @@ def _second_moment_bound(squares: chex.Array, threshold: chex.Array) -> chex.Arr
     return as_float(jnp.where(at_high < 0, high, low))
 
 
+def smallest_squares(mask: chex.Array, squares: chex.Array, threshold: float) -> chex.Array:
+    """True on the tokens with the smallest squares, as many as there can be with a mean < threshold.
+
+    Equal squares stay or go together. None stays if none is below the threshold.
+
+    Args:
+      mask: bool [B, T].
+      squares: float [B, T], >= 0.
+      threshold: of their mean.
+
+    Returns:
+      bool [B, T].
+    """
+    hidden = jnp.where(mask, squares, jnp.inf)
+    return hidden < _second_moment_bound(hidden, threshold)
+
+
 def m2po(
     mask: chex.Array, *, log_probs: chex.Array, behavior_log_probs: chex.Array, threshold: float = 0.04
 ) -> chex.Array:
     """w = 0 on the tokens with the largest u^2, as many as needed for the mean of the others to be < threshold.
 
-    u = log_probs - behavior_log_probs; the mean is over the tokens of the batch (AReaL: of the micro-batch). Tokens
-    with equal u^2 stay or go together; AReaL may split them. If no token is below the threshold, the first one with the
-    smallest u^2 stays, as in AReaL. Source: arXiv 2510.01161; AReaL's _get_m2po_loss_mask.
+    AReaL's mask. It is not the paper's, which takes the current policy, and only tokens that are pushed further away:
+    `losses.policy.stale.m2po`. u = log_probs - behavior_log_probs; the mean is over the tokens of the batch (AReaL: of
+    the micro-batch). Tokens with equal u^2 stay or go together; AReaL may split them. If no token is below the
+    threshold, the first one with the smallest u^2 stays, as in AReaL. Source: AReaL's _get_m2po_loss_mask, after arXiv
+    2510.01161.
 
     Args:
       mask: bool [B, T].
@@ -195,6 +215,5 @@ def m2po(
     """
     gap = behavior_gap(mask, log_probs, behavior_log_probs)
     squares = jnp.square(gap)
-    hidden = jnp.where(mask, squares, jnp.inf)
-    keep = hidden < _second_moment_bound(hidden, threshold)
+    keep = smallest_squares(mask, squares, threshold)
     return jax.lax.cond(jnp.any(keep), lambda: keep, lambda: lowest(ordered_bits(squares), mask, 1)).astype(gap.dtype)

@@ -11,7 +11,7 @@ COUPLED = {
     "adaptive_entropy": "algorithm.trackers.entropy",
     "clip_cov": "token_weight='clip_cov'",
     "flash_reinforce": "advantage='batch_centered'",
-    "m2po": "behavior_weight='m2po'",
+    "m2po": "surrogate, kl, aggregate='rl_jax.losses.policy.stale:m2po'",
 }
 FREE = ["grpo", "decoupled_ppo", "cispo"]
 

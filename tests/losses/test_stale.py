@@ -10,6 +10,8 @@ import pytest
 from rl_jax.losses import policy
 from rl_jax.losses.policy import stale
 from rl_jax.testing.batches import ragged_batch
+from rl_jax.testing.laws import check_surrogate
+from tests.numpy_loops import weighted as loops
 
 BATCH = ragged_batch(3)
 MASK = BATCH.mask
@@ -147,3 +149,129 @@ def test_what_is_data_has_no_gradient_and_padding_is_read_in_no_array(fn):
     if fn is stale.interpolated:
         assert not np.asarray(of[2]).any()
     assert not np.asarray(jax.grad(total("ratio"))(*hidden)).any()
+
+
+# Masks that are found again at each update.
+
+
+def value_and_slope(surrogate, log_probs, *data):
+    """(Surrogate, gradient [B, T] of the sum of its losses)."""
+    return surrogate(log_probs, *data), jax.grad(lambda x: jnp.sum(surrogate(x, *data).loss))(log_probs)
+
+
+def is_the_loop(found, slope, expected, mask):
+    np.testing.assert_allclose(found.loss, expected.loss, rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(slope, expected.gradient, rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(found.ratio, expected.ratio, rtol=1e-5)
+    np.testing.assert_array_equal(found.clipped_low, expected.low)
+    np.testing.assert_array_equal(found.clipped_high, expected.high)
+    assert not np.asarray(found.loss)[~mask].any() and not np.asarray(slope)[~mask].any()
+
+
+@pytest.mark.parametrize("threshold", [0.01, 0.04, 0.1, 100.0])
+def test_m2po_and_its_gradient_are_the_loop(threshold):
+    for seed in range(4):
+        batch = ragged_batch(seed)
+        mu, nothing = batch.ref_log_probs, np.full_like(batch.old_log_probs, np.nan)
+        expected = loops.m2po(batch.log_probs, mu, batch.advantages, batch.mask, threshold)
+        chosen = functools.partial(stale.m2po, behavior_log_probs=mu, threshold=threshold)
+        found = value_and_slope(chosen, batch.log_probs, nothing, batch.advantages, batch.mask)
+        is_the_loop(*found, expected, batch.mask)
+        assert (expected.low.any() and expected.high.any()) == (threshold < 1)
+
+
+def one_row(moves, advantages, **keywords):
+    moves, advantages = (jnp.asarray([x], jnp.float32) for x in (moves, advantages))
+    mu, mask = jnp.full_like(moves, -2.0), jnp.ones(moves.shape, bool)
+    return stale.m2po(mu + moves, mu * jnp.nan, advantages, mask, behavior_log_probs=mu, **keywords)
+
+
+def test_m2po_by_hand():
+    """Only tokens of T are counted and dropped, by both signs; .04 is the published threshold."""
+    moves = [0.1, 0.3, 3.0, -3.0, -0.1, -0.3, -3.0, 3.0, 3.0]
+    advantages = [1.0, 1.0, 1.0, 1.0, -1.0, -1.0, -1.0, -1.0, 0.0]
+    out = one_row(moves, advantages)  # squares .01, .01, .09, .09, 9, 9: a third would fit, but equals go together
+    np.testing.assert_array_equal(out.clipped_high, [[0, 1, 1, 0, 0, 0, 0, 0, 0]])
+    np.testing.assert_array_equal(out.clipped_low, [[0, 0, 0, 0, 0, 1, 1, 0, 0]])
+    kept = np.float32([1, 0, 0, 1, 1, 0, 0, 1, 1])
+    np.testing.assert_allclose(out.loss, [-kept * advantages * np.exp(moves)], rtol=1e-5)
+    # The mean with .0001 and .0001 is just below .04, or just above. A far token outside of T changes nothing.
+    for square, drops in ((0.1197, False), (0.1199, True)):
+        out = one_row([1e-2, -1e-2, np.sqrt(square), -5.0], [2.0, -0.5, 1.0, 1.0])
+        np.testing.assert_array_equal(out.clipped_high, [[False, False, drops, False]])
+        assert not out.clipped_low.any()
+    np.testing.assert_array_equal(one_row([0.5, -0.4], [1.0, -1.0]).loss, 0)  # none of T is below the threshold
+    np.testing.assert_allclose(one_row([0.5, -0.4], [-1.0, 1.0]).loss, [[np.exp(0.5), -np.exp(-0.4)]], rtol=1e-6)
+
+
+def test_a_ratio_beyond_float32_is_dropped_without_a_nan():
+    def loss(moves):
+        return jnp.sum(one_row(moves, [1.0, 1.0]).loss)
+
+    np.testing.assert_allclose(jax.grad(loss)(jnp.float32([90.0, 0.1])), [0.0, -np.exp(0.1)], rtol=1e-5)
+
+
+@pytest.mark.parametrize("inner", ["clipped_surrogate", "reinforce"])
+def test_opsm_and_its_gradient_are_the_loop(inner):
+    dropped = []
+    for seed, delta in ((0, 1e-4), (1, 0.02), (2, -0.02), (3, 1e-4)):
+        batch = ragged_batch(seed)
+        arrays, mu = (*batch[:3], batch.mask), batch.ref_log_probs
+        plain, slope = value_and_slope(getattr(policy, inner), *arrays)
+        base = loops.Result(*map(np.asarray, (plain.loss, slope, *plain[1:])))
+        expected = loops.opsm(batch.log_probs, mu, batch.advantages, batch.mask, base, delta)
+        chosen = functools.partial(stale.opsm, behavior_log_probs=mu, delta=delta, surrogate=inner)
+        is_the_loop(*value_and_slope(chosen, *arrays), expected, batch.mask)
+        down = batch.mask & (batch.advantages < 0) & (base.gradient != 0)
+        dropped.extend(expected.gradient[down] == 0)
+    assert any(dropped) and not all(dropped)
+
+
+def test_opsm_asks_the_current_policy():
+    """At the first update nothing has moved. Later the rows with A < 0 that have become less likely are left alone."""
+    mu, mask = jnp.full((3, 2), -1.0), jnp.ones((3, 2), bool)
+    advantages = jnp.asarray([[-1.0, -1.0], [-1.0, -1.0], [1.0, 1.0]])
+
+    chosen = functools.partial(stale.opsm, behavior_log_probs=mu)
+    first, slope = value_and_slope(chosen, mu, mu, advantages, mask)
+    np.testing.assert_array_equal(slope, -advantages)
+    assert not first.clipped_low.any()
+    moves = np.float32([[-3e-4, 8e-5], [-3e-4, 1.2e-4], [-0.1, -0.1]])  # means -1.1e-4 and -9e-5: 1e-4 is slime's
+    later, slope = value_and_slope(chosen, mu + moves, mu, advantages, mask)
+    np.testing.assert_array_equal(later.clipped_low, [[True] * 2, [False] * 2, [False] * 2])
+    np.testing.assert_allclose(slope, -np.asarray(advantages) * np.exp(moves) * [[0], [1], [1]], rtol=1e-4)
+
+
+MASKED = [stale.m2po, stale.opsm]
+
+
+@pytest.mark.parametrize("fn", MASKED)
+def test_on_policy_nothing_is_masked(fn):
+    """With mu = pi (= pi_old for opsm) both are GRPO without a clip: -A, with the gradient -A."""
+    arrays = (BATCH.log_probs, BATCH.log_probs, BATCH.advantages, MASK)
+    out, slope = value_and_slope(functools.partial(fn, behavior_log_probs=BATCH.log_probs), *arrays)
+    expected = np.where(MASK, -BATCH.advantages, 0)
+    np.testing.assert_allclose(out.loss, expected, rtol=1e-6)
+    assert not (out.clipped_low | out.clipped_high).any()
+    np.testing.assert_allclose(slope, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("fn", MASKED)
+def test_the_masks_keep_the_laws(fn):
+    """Padding, order of rows, devices, jit, data. m2po's mean is over the rows of a call, and so over a micro-batch."""
+    check_surrogate(fn, except_for=["micro_batches_change_nothing"] if fn is stale.m2po else [])
+
+
+@pytest.mark.parametrize("fn", MASKED)
+def test_the_sampler_is_data_and_its_padding_is_not_read(fn):
+    hidden = [np.where(MASK, x, np.nan).astype(np.float32) for x in (BATCH.log_probs, BATCH.advantages, MU)]
+    old = np.where(MASK, BATCH.old_log_probs, np.nan)
+
+    def total(log_probs, advantages, behavior):
+        return jnp.sum(fn(log_probs, old, advantages, MASK, behavior_log_probs=behavior).loss)
+
+    of = jax.grad(total, argnums=(0, 1, 2))(*hidden)
+    assert np.isfinite(of[0]).all() and not np.asarray(of[0])[~MASK].any() and np.asarray(of[0]).any()
+    assert not np.asarray(of[1]).any() and not np.asarray(of[2]).any()
+    with pytest.raises(AssertionError):
+        fn(BATCH.log_probs, BATCH.old_log_probs, BATCH.advantages, MASK, behavior_log_probs=MU[:, :1])

@@ -181,3 +181,36 @@ def kl_cov(log_probs, old_log_probs, advantages, mask, selected, coef):
         return loss, gradient, ratio, False, False
 
     return _every_token(mask, token)
+
+
+def m2po(log_probs, behavior_log_probs, advantages, mask, threshold):
+    """2510.01161, algorithm 1: of the tokens pushed off the sampler, the largest square goes until the mean fits."""
+    moved = {i: float(log_probs[i]) - float(behavior_log_probs[i]) for i in np.ndindex(*mask.shape) if mask[i]}
+    pushed = [i for i, u in moved.items() if (advantages[i] > 0 and u > 0) or (advantages[i] < 0 and u < 0)]
+    left = sorted(pushed, key=lambda i: moved[i] ** 2)
+    while left and _apart(sum(moved[i] ** 2 for i in left) / len(left), threshold) > threshold:
+        left.pop()
+    dropped = set(pushed) - set(left)
+
+    def token(i):
+        a, ratio = float(advantages[i]), math.exp(moved[i])
+        if i in dropped:
+            return 0.0, 0.0, ratio, a < 0, a > 0
+        return -a * ratio, -a * ratio, ratio, False, False
+
+    return _every_token(mask, token)
+
+
+def opsm(log_probs, behavior_log_probs, advantages, mask, inner, delta):
+    """2512.02556, eq. 9, on the Result `inner`: nothing of a row with A < 0 whose mean log(mu / pi) is above delta."""
+    far = np.zeros(len(mask), bool)
+    for row in range(len(mask)):
+        gaps = [float(behavior_log_probs[row, t]) - float(log_probs[row, t]) for t in np.flatnonzero(mask[row])]
+        far[row] = bool(gaps) and _apart(sum(gaps) / len(gaps), delta) > delta
+
+    def token(i):
+        if far[i[0]] and advantages[i] < 0:
+            return 0.0, 0.0, inner.ratio[i], True, inner.high[i]
+        return tuple(field[i] for field in inner)
+
+    return _every_token(mask, token)

@@ -87,7 +87,7 @@ def make_case(seed: int) -> Case:
     gap = stale + rng.uniform(-1.2, 1.2, mask.shape)
     _shift(gap, mask, up[4:8], np.log(np.outer([0.5, 5.0], AROUND).reshape(-1)))
     _shift(gap, mask, up[8:10], np.log(3.0 * AROUND) / mask[up[8:10]].sum(axis=1))
-    _shift(gap, mask, down[4:6], -1e-4 * AROUND)
+    _shift(gap + log_ratio, mask, down[4:6], -1e-4 * AROUND, into=gap)  # of the policy that is differentiated
     gap[up[10], :6] = np.log(np.outer([0.5, 2.0, 5.0], AROUND).reshape(-1))
 
     values = rng.uniform(0.0, 0.8, (ROWS, LENGTH + 1))
@@ -129,10 +129,10 @@ def _rewards(rng) -> np.ndarray:
     return np.stack([rng.permutation(x) for x in kinds]).astype(np.float64)
 
 
-def _shift(x, mask, rows, means) -> None:
-    """Give each of the rows [N] of x [B, T] its mean [N] over the mask."""
+def _shift(x, mask, rows, means, *, into=None) -> None:
+    """Give each of the rows [N] of x [B, T] its mean [N] over the mask; what that takes is added to `into`, or to x."""
     for row, mean in zip(rows, means, strict=True):
-        x[row] += mean - x[row][mask[row]].mean()
+        (x if into is None else into)[row] += mean - x[row][mask[row]].mean()
 
 
 # --- Parts -----------------------------------------------------------------------------------------------------------
@@ -228,8 +228,8 @@ def within_band(case: Case) -> np.ndarray:
 
 
 def opsm(case: Case):
-    """TRL's mask before the first update, as ours; TRL itself asks again at each."""
-    arrays = (case.old_log_probs, case.behavior_log_probs, case.mask)
+    """TRL's mask of the current policy."""
+    arrays = (case.log_probs, case.behavior_log_probs, case.mask)
     kept = trl.off_policy_mask(advantage(case)[:, 0], *arrays, threshold=1e-4)
     return by_trl(case, advantage(case), beta=0.04, importance_sampling_ratio=kept[:, None])
 
@@ -301,13 +301,16 @@ def pass_at_4(case: Case) -> np.ndarray:
     return on_tokens(case, result)
 
 
-def second_moment(case: Case) -> np.ndarray:
-    """arXiv 2510.01161: the tokens left when the largest squares are dropped one by one, until their mean is < .04."""
-    squares = np.square(np.float64(case.old_log_probs) - case.behavior_log_probs)
-    kept = case.mask.copy()
-    while squares[kept].mean() >= 0.04:
-        kept.flat[np.argmax(np.where(kept, squares, -1))] = False
-    return kept * 1.0
+def m2po(case: Case):
+    """arXiv 2510.01161, algorithm 1: verl's ratio over the sampler without a clip, on the tokens left when the largest
+    squares of those that are pushed away from it are dropped one by one, until their mean is < .04."""
+    moved = np.float64(case.log_probs) - case.behavior_log_probs
+    pushed = case.mask & (np.sign(moved) == np.sign(advantage(case))) & (moved != 0)
+    left = pushed.copy()
+    while left.any() and np.square(moved[left]).mean() >= 0.04:
+        left.flat[np.argmax(np.where(left, np.square(moved), -1))] = False
+    case, far = case._replace(old_log_probs=case.behavior_log_probs), {"clip_ratio_low": 1e9, "clip_ratio_high": 1e9}
+    return by_verl(case, advantage(case), mode=TOKEN_MEAN, weights=1.0 - (pushed & ~left), **far)
 
 
 def one_sided(case: Case) -> np.ndarray:

@@ -46,6 +46,7 @@ SIDEWAYS = {
     ("rl_jax.testing", "rl_jax.grpo"),
     ("rl_jax.testing", "rl_jax.ppo"),
     ("rl_jax.testing", "rl_jax.dpo"),
+    ("rl_jax.losses", "rl_jax.token_weights"),
     ("rl_jax.training", "rl_jax.rollout"),
     ("rl_jax.flow", "rl_jax.runs"),
     ("rl_jax.tasks", "rl_jax.tokenizers"),

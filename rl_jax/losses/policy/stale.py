@@ -1,19 +1,24 @@
 """Surrogates for rows of older policies. A config names them by path ("rl_jax.losses.policy.stale:interpolated").
 
 Three policies: mu drew the token, prox is where the clip stands, pi is trained. `token_weights.exact` and its kin are
-decoupled PPO with a forward for prox; `mixed.against_sampler` takes mu for prox. Here is what is neither.
+decoupled PPO with a forward for prox; `mixed.against_sampler` takes mu for prox. Here is what is neither, and masks
+that are found again at each update, from pi; those of `token_weights` are found once, from the policy before it.
 """
 
 import math
+from collections.abc import Callable, Mapping
 
 import chex
 import jax
 import jax.numpy as jnp
 
+from rl_jax.core.binding import bind
 from rl_jax.core.masked import zero_masked
+from rl_jax.losses import policy
 from rl_jax.losses.policy.base import Surrogate, assert_tokens, log_ratio
 from rl_jax.losses.policy.clipped import clipped_surrogate
 from rl_jax.losses.policy.weighted import detached
+from rl_jax.token_weights import rejection
 
 
 def proximal_share(lags: chex.Array) -> chex.Array:
@@ -117,3 +122,85 @@ def near_sampler(
     pushed = jnp.where(low | high, 0.0, -advantages) * jnp.exp(jnp.where(low | high, 0.0, log_ratios))
     loss = zero_masked(pushed + log_ratio_coef * jnp.square(log_ratios), mask)
     return Surrogate(loss=loss, ratio=ratio, clipped_low=low, clipped_high=high)
+
+
+def m2po(
+    log_probs: chex.Array,
+    old_log_probs: chex.Array,
+    advantages: chex.Array,
+    mask: chex.Array,
+    *,
+    behavior_log_probs: chex.Array,
+    threshold: float = 0.04,
+) -> Surrogate:
+    """M2PO: no clip; the largest log ratios are dropped, and only as many as it takes to bound their second moment.
+
+        l = -M A r,   r = pi / mu
+        M = 0 on the tokens of T with the largest (log r)^2, as many as needed for the mean of the others of T to be
+            < threshold; 1 elsewhere.   T: A > 0 and r > 1, or A < 0 and r < 1
+
+    T holds the tokens that are pushed further from the sampler. M has no gradient. It is that of the rows of one call:
+    of the micro-batch, if an update has several. Equal squares stay or go together; no token of T stays if none is
+    below the threshold. Aggregate with token_mean: the paper divides by all tokens, dropped ones included.
+
+    Source: arXiv 2510.01161, section 5.2 and algorithm 1; Trinity-RFT's m2po_policy_loss (3a41dc2), with <= for <, and
+    all rows of the update in two passes. The authors' code (Infini-AI-Lab/M2PO af54a3e; micro-batches, <=) differs from
+    their paper: its bound b solves mean_T(min((log r)^2, b)) = threshold, and T is clipped there. That drops more.
+
+    Args:
+      log_probs: float [B, T], differentiated.
+      old_log_probs: float [B, T], unused.
+      advantages: float [B, T], data.
+      mask: bool [B, T].
+      behavior_log_probs: float [B, T], data; of mu.
+      threshold: of the second moment, in nats^2; .04 in the paper, the authors' scripts and Trinity-RFT.
+
+    Returns:
+      Surrogate with the ratio pi / mu. The clip flags are the dropped tokens, by the sign of A.
+    """
+    assert_tokens(mask, old_log_probs)
+    log_ratios = log_ratio(log_probs, behavior_log_probs, mask)
+    ratio, advantages = detached(log_ratios, advantages, mask)
+    moved = jax.lax.stop_gradient(log_ratios)
+    outwards = mask & (jnp.sign(moved) * jnp.sign(advantages) > 0)
+    dropped = outwards & ~rejection.smallest_squares(outwards, jnp.square(moved), threshold)
+    # exp sees no dropped ratio: one beyond float32 would make the gradient nan.
+    loss = jnp.where(dropped, 0.0, -advantages) * jnp.exp(jnp.where(dropped, 0.0, log_ratios))
+    return Surrogate(loss, ratio, clipped_low=dropped & (advantages < 0), clipped_high=dropped & (advantages > 0))
+
+
+def opsm(
+    log_probs: chex.Array,
+    old_log_probs: chex.Array,
+    advantages: chex.Array,
+    mask: chex.Array,
+    *,
+    behavior_log_probs: chex.Array,
+    delta: float = 1e-4,
+    surrogate: str | Callable | Mapping = "clipped_surrogate",
+) -> Surrogate:
+    """Off-policy sequence masking: a bad row that has become less likely than its sampler made it is left alone.
+
+        l = M l_surrogate,   M = 0 if A < 0 and mean_t(log mu - sg(logp)) > delta, else 1
+
+    M is `token_weights.opsm` of the current policy, so that it counts both what the updates have moved since the row
+    was drawn, and the sampler's numerics. The surrogate keeps its own old policy.
+    Source: arXiv 2512.02556 (DeepSeek-V3.2), equation 9; slime's compute_opsm_mask; TRL's get_off_policy_mask.
+
+    Args:
+      log_probs: float [B, T], differentiated.
+      old_log_probs: float [B, T], data.
+      advantages: float [B, T], data.
+      mask: bool [B, T].
+      behavior_log_probs: float [B, T], data; of mu.
+      delta: in nats per token; 1e-4 in slime, none in the paper and in TRL.
+      surrogate: one of rl_jax.losses.policy that needs no further arrays: a name, {"fn": name, **keywords}, or a
+        function.
+
+    Returns:
+      The inner Surrogate. Dropped tokens have a loss of 0 and count as clipped_low.
+    """
+    out = bind(surrogate, policy)(log_probs, old_log_probs, advantages, mask)
+    arrays = {"log_probs": log_probs, "behavior_log_probs": behavior_log_probs, "advantages": advantages}
+    dropped = mask & (rejection.opsm(mask, **arrays, delta=delta) == 0)
+    return out._replace(loss=jnp.where(dropped, 0.0, out.loss), clipped_low=out.clipped_low | dropped)
