@@ -243,8 +243,7 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
     arrays, held_out, counts = read(setup, pairs, encoder, packer)
     if (params := warm_start(setup, workdir, loop.stop)) is None:
         return
-    if (reference := jax.tree.map(jnp.copy, params) if needs_reference(config) else None) is not None:
-        keep_reference(workdir, reference)
+    reference = keep_reference(workdir, jax.tree.map(jnp.copy, params)) if needs_reference(config) else None
     programs, state = build(setup, with_degree_head(setup, params))
     arrays, held_out = score_reference(setup, workdir, programs, encoder, reference, (arrays, held_out))
     loop.total = math.ceil(settings.data_epochs * len(arrays["tokens"]) / settings.batch_size) or settings.steps

@@ -90,6 +90,12 @@ def take(setup: Setup, reader: Reader, arrays: Arrays, indices: list[int]) -> tu
     return to_mesh(setup, reader.pack(batch, setup.config.train.micro_batches)), num_tokens
 
 
+def start_params(setup: Setup, workdir: pathlib.Path) -> Params:
+    """The language model that the run starts from, which for log-ratios is their reference."""
+    base = base_params(setup, workdir)
+    return keep_reference(workdir, base) if setup.config.algorithm.reads == "log_ratio" else base
+
+
 def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
     """Data, params, restore, loop, save, evaluate. task: its tokenizer replaces that of config.task."""
     check(config)
@@ -104,10 +110,7 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
     records = load_records(config, data, "test", config.eval.num_prompts)
     held_out = reader.encode(records)[0], records
     key = jax.random.fold_in(jax.random.key(config.seed), 1)
-    base = base_params(setup, workdir)
-    if config.algorithm.reads == "log_ratio":
-        keep_reference(workdir, base)
-    params = add_head(setup, lambda own: reader.add_head(own, key), base)
+    params = add_head(setup, lambda own: reader.add_head(own, key), start_params(setup, workdir))
     train_step, state = make_trainer(setup, config.train, reader.loss, params)
     batches = pipeline.train_iterator(range(len(arrays["tokens"])), batch_size=size, seed=config.seed)
     state = state_of(loop.restore(checkpoint_items(state), batches))

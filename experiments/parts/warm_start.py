@@ -66,7 +66,7 @@ def warm_start(
     return load_params(setup, workdir / "sft") if fine_tune(setup, loop, own) else None
 
 
-def keep_reference(workdir: pathlib.Path, params: Params) -> None:
+def keep_reference(workdir: pathlib.Path, params: Params) -> Params:
     """Notes the checksum of a run's reference at its first start, and compares it when the run goes on.
 
     For runs whose checkpoints do not have the reference: every start reads it again.
@@ -74,6 +74,9 @@ def keep_reference(workdir: pathlib.Path, params: Params) -> None:
     Args:
       workdir: of the run, which has a run.json.
       params: of the reference.
+
+    Returns:
+      `params`.
 
     Raises:
       origin.ChangedError: if it is not the reference that the run was started with.
@@ -83,6 +86,7 @@ def keep_reference(workdir: pathlib.Path, params: Params) -> None:
         run_record.note_origin(origin.REFERENCE, digest)
     if wrong := distributed.gather(wrong)[0]:
         raise origin.ChangedError(wrong)
+    return params
 
 
 def sft_run(config, workdir: pathlib.Path, stop: checkpoint.StopSignal | None = None) -> Run:

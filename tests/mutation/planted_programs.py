@@ -312,8 +312,8 @@ PLANTED = [
     (
         "evaluate: the last batch only",
         JUDGING,
-        "values.setdefault(name, []).append(column)",
-        "values[name] = [column]",
+        "results.append(judged.result._replace(components=own))",
+        "results = [judged.result._replace(components=own)]",
         EVALUATE,
     ),
     (
