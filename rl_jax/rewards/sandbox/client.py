@@ -154,22 +154,21 @@ class ProcessSandbox:
         number = secrets.token_hex(8)
         request = {"id": number, "directory": directory, "argv": argv, "limits": limits._asdict()}
         source = _memory_file(stdin)
-        pipes = [os.pipe() for _ in range(2)]
+        left, pipes = {source}, []  # left: the open ends, each closed once: a number is soon another thread's file
         try:
+            for _ in range(2):
+                pipes.append(os.pipe())
+                left.update(pipes[-1])
+            writing = [end for _, end in pipes]
             try:
-                socket.send_fds(self._channel, [json.dumps(request).encode()], [source, *(w for _, w in pipes)])
+                socket.send_fds(self._channel, [json.dumps(request).encode()], [source, *writing])
             except (OSError, ValueError) as error:
                 self._restart()
                 raise SandboxError(f"the {self.name} sandbox has ended: {error}") from error
-            for _, writing in pipes:
-                os.close(writing)
+            _close(left, writing)
             return self._gather(number, [reading for reading, _ in pipes], limits)
         finally:
-            os.close(source)
-            for ends in pipes:
-                for end in ends:
-                    with contextlib.suppress(OSError):
-                        os.close(end)
+            _close(left, tuple(left))
 
     def _gather(self, number: str, ends: list[int], limits: Limits) -> RunResult:
         """Reads both pipes, bounded, until the process has answered."""
@@ -234,6 +233,14 @@ def _read(end: int, found: bytearray, most: int) -> bool:
             found += data[: max(0, most + 1 - len(found))]
             return True
     return False
+
+
+def _close(left: set[int], ends: Sequence[int]) -> None:
+    """Closes descriptors and takes them out of `left`."""
+    for end in ends:
+        left.remove(end)
+        with contextlib.suppress(OSError):
+            os.close(end)
 
 
 def _memory_file(data: bytes) -> int:

@@ -114,6 +114,26 @@ def test_a_death_of_the_sandbox_is_its_own_error_and_it_starts_again(box):
     assert run(box, "print(1)").stdout == b"1\n"
 
 
+def test_no_descriptor_is_closed_twice(box, monkeypatch):
+    """Between the two another thread may have opened a file of that number."""
+    close, failed, before = os.close, [], os.listdir("/proc/self/fd")
+
+    def closing(end):
+        try:
+            close(end)
+        except OSError:
+            failed.append(end)
+            raise
+
+    monkeypatch.setattr(os, "close", closing)
+    assert run(box, "print(1)").stdout == b"1\n"
+    box._process.kill()
+    box._process.wait()
+    with pytest.raises(SandboxError, match="ended"):
+        run(box, "print(1)")
+    assert failed == [] and len(os.listdir("/proc/self/fd")) == len(before)
+
+
 def test_nothing_is_left(box):
     folder = box._folder
     assert os.listdir(folder) == []
