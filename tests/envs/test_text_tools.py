@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from typing import Optional, Union
 
 import pytest
 
@@ -74,6 +75,27 @@ def test_a_call_without_its_end_and_a_tool_that_raises_are_observations():
     (cut,) = call_all(TOOLS, '<tool_call>{"name": "add", "arguments": {"a": 1}}')
     assert cut.malformed and "</tool_call> is missing" in cut.text
     assert answer({"name": "add", "arguments": {"a": 13}}) == ("Error: RuntimeError: unlucky", False)
+
+
+def test_a_result_that_json_has_not_is_an_observation():
+    def pairs(a: int):
+        """A table by pairs."""
+        return {(a, 2): 3}
+
+    (found,) = call_all({"pairs": tool_of(pairs)}, '<tool_call>{"name": "pairs", "arguments": {"a": 1}}</tool_call>')
+    assert found.text.startswith("Error: TypeError: keys must be str") and not found.malformed
+
+
+def test_a_type_that_may_be_none_can_be_spelled_in_three_ways():
+    def maybe(a: int | None, b: Optional[list[int]], c: Union[None, str] = None):  # noqa: UP007, UP045
+        """Something."""
+
+    def either(a: int | str):
+        """Something."""
+
+    assert tool_of(maybe).types == {"a": int, "b": list, "c": str}
+    with pytest.raises(ValueError, match="argument 'a': .* is not one of str, int"):
+        tool_of(either)
 
 
 def test_functions_that_cannot_be_tools_are_named():

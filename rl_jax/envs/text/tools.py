@@ -96,8 +96,8 @@ def tool_of(function: Callable, settings: Mapping[str, Any] = {}) -> Tool:
 
 
 def _plain_type(hint: Any) -> type | None:
-    """The JSON type of an annotation: of list[int] list, of int | None int; None if there is none."""
-    kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    """The JSON type of an annotation: of list[int] list, of int | None and Optional[int] int; None if there is none."""
+    kinds = typing.get_args(hint) if typing.get_origin(hint) in (types.UnionType, typing.Union) else (hint,)
     kinds = [typing.get_origin(kind) or kind for kind in kinds if kind is not types.NoneType]
     return kinds[0] if len(kinds) == 1 and kinds[0] in _TYPES else None
 
@@ -127,11 +127,11 @@ def _call(tools: Mapping[str, Tool], text: str, closed: bool) -> Answer:
         return Answer("", f"Error: {error}"[:MAX_ANSWER], True)
     try:
         result = tool.call(**arguments)
+        text = result if isinstance(result, str) else json.dumps(result, default=str)
     except SandboxError:
         raise  # no fault of the model: the environment has failed
     except Exception as error:  # about the arguments that the model chose: it may read what is wrong with them
         return Answer(tool.name, f"Error: {type(error).__name__}: {error}"[:MAX_ANSWER], False)
-    text = result if isinstance(result, str) else json.dumps(result, default=str)
     return Answer(tool.name, text[:MAX_ANSWER], False)
 
 
