@@ -37,6 +37,11 @@ def check_text(value, field: str) -> str:
     return value
 
 
+def utf8(text: str) -> str:
+    """Text that UTF-8 has bytes for: half of a surrogate pair, as JSON that a model writes can spell, becomes "?"."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
 def check_chat(messages, field: str = "prompt") -> list[dict]:
     """Returns `messages` if they are a chat that an assistant's turn can follow.
 

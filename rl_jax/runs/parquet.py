@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from rl_jax.data.checks import utf8
+
 
 def metric_columns(
     metrics: Sequence[Mapping[str, Any]], timings: Sequence[Mapping[str, Any]]
@@ -93,8 +95,6 @@ def _text_buffers(texts: list[bytes]) -> list:
 
 
 def _text(value: Any) -> str:
-    """Text that UTF-8 can encode: a lone surrogate, half of a character that a model broke off, becomes "?"."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
-    text = value if isinstance(value, str) else json.dumps(value)
-    return text.encode("utf-8", "replace").decode("utf-8")
+    return utf8(value if isinstance(value, str) else json.dumps(value))

@@ -5,6 +5,7 @@ import pathlib
 from collections.abc import Mapping, Sequence
 
 from rl_jax.data import plain_files, readers
+from rl_jax.data.checks import utf8
 from rl_jax.tokenizers import hf_limits, hf_patterns
 from rl_jax.tokenizers.base import UNKNOWN, FolderTokenizer, Roles
 
@@ -35,6 +36,7 @@ class HFTokenizer(FolderTokenizer):
         self.added_ids = frozenset(self._whole.get_added_tokens_decoder())
 
     def _encode(self, text: str, tokenizer) -> tuple[list[int], list[tuple[int, int]]]:
+        text = utf8(text)
         with hf_limits.panics(self.path, f"encoding {text!r:.60}"):
             encoding = tokenizer.encode(text, add_special_tokens=False)
         return encoding.ids, encoding.offsets

@@ -83,7 +83,7 @@ class Llama2cTokenizer:
     def _merge_uncached(self, text: str) -> tuple[int, ...]:
         ids: list[int] = []
         for character in text:
-            raw = character.encode("utf-8")
+            raw = character.encode("utf-8", "replace")  # half of a surrogate pair: "?"
             ids += [self._ids[raw]] if raw in self._ids else [byte + 3 for byte in raw]
         while True:
             best, best_score = None, -1e10

@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from rl_jax.data import readers
+from rl_jax.data.checks import utf8
 from rl_jax.tokenizers.base import UNKNOWN, FolderTokenizer, Roles
 
 # Protobuf merges concatenated messages. This ModelProto sets only
@@ -88,6 +89,7 @@ class SentencePieceTokenizer(FolderTokenizer):
         return self._whole.id_to_piece(token) if UNKNOWN in text else text
 
     def _encode(self, text: str, first) -> tuple[list[int], list[tuple[int, int]]]:
+        text = utf8(text)
         ids, offsets, start, processor = [], [], 0, first
         for match in [*self._splitter.finditer(text), None]:
             end = match.start() if match else len(text)

@@ -96,6 +96,7 @@ def test_llama_published_facts(llama):
     assert llama.decode(ids) == "Once upon a time"
     assert llama.encode("\n")[-1] == 3 + 0x0A  # a byte token
     assert llama.encode("") == [] and llama.encode("", bos=True, eos=True) == [1, 1]
+    assert llama.encode("a \ud83d") == llama.encode("a ?")  # half of a surrogate pair
 
 
 def test_llama_round_trip_of_every_story(llama, stories):
