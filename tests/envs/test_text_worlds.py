@@ -343,6 +343,13 @@ def test_a_database_answers_and_cannot_be_written():
     assert env.state_key().count("|") == 2
 
 
+def test_a_database_answers_in_its_alphabet_whatever_a_query_makes():
+    env = make("database")
+    env.reset(record(*problems(env, 1)[0]), 0)
+    text = env.step("q SELECT char(64, 97), x'00', char(233)").messages[0]["content"]
+    assert text == "?a,b'?x00',?\n" and set(text) <= set(env.ALPHABET)
+
+
 def test_the_cheapest_model_that_knows():
     env = lookups.Router()
     assert [env.cost_score(cost) for cost in (1.0, 2.5, 4.0, 9.0)] == [1.0, 0.5, 0.0, 0.0]

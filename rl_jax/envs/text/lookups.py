@@ -168,7 +168,8 @@ class Database(World):
         if rows is None:
             return self.answer("error\n", calls=1.0, malformed=1.0)
         text = "|".join(",".join(map(str, row)) for row in rows[: self._rows])
-        return self.answer(f"{text[:200]}{'|...' if len(rows) > self._rows else ''}\n", calls=1.0)
+        text = "".join(letter if letter in self.ALPHABET else "?" for letter in text[:200])  # a query can write any
+        return self.answer(f"{text}{'|...' if len(rows) > self._rows else ''}\n", calls=1.0)
 
     def expert(self, rng: random.Random) -> str:
         """The record's query."""
