@@ -9,6 +9,7 @@ import socket
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -263,6 +264,25 @@ def test_a_session_of_an_openenv_server(server):
         assert first.messages[0]["content"] == "heard hello" and (first.reward, first.done) == (0.5, False)
         assert last.done and last.numbers == {"letters": 2.0}
     env.close()
+
+
+def test_an_openenv_server_has_limited_time_for_an_answer(monkeypatch):
+    """The package need not be installed for this."""
+    given = []
+
+    class GenericEnvClient:
+        def __init__(self, **options):
+            given.append(options)
+
+        def sync(self):
+            return SimpleNamespace(connect=lambda: None, reset=lambda seed: SimpleNamespace(observation={"text": "x"}))
+
+    for name in ("openenv", "openenv.core", "openenv.core.generic_client"):
+        monkeypatch.setitem(sys.modules, name, SimpleNamespace(GenericEnvClient=GenericEnvClient))
+    from rl_jax.envs.text.adapters.openenv import OpenEnv
+
+    asyncio.run(OpenEnv(url="http://x", timeout_s=2.0).reset(record(3), 0))
+    assert given == [{"base_url": "http://x", "message_timeout_s": 2.0}]
 
 
 # --- MCP --------------------------------------------------------------------------------------------------------------

@@ -20,12 +20,22 @@ class OpenEnv:
       action: the field of the action that what the model says goes into.
       observation: the field of the observation that the model reads; "": all of it as JSON.
       numbers: further fields of the observation to count.
+      timeout_s: for one answer of the server, a limit of the connection's own beside agent.max_seconds.
     """
 
-    def __init__(self, *, url: str, action: str = "message", observation: str = "", numbers: tuple[str, ...] = ()):
+    def __init__(
+        self,
+        *,
+        url: str,
+        action: str = "message",
+        observation: str = "",
+        numbers: tuple[str, ...] = (),
+        timeout_s: float = 60.0,
+    ):
         from openenv.core.generic_client import GenericEnvClient
 
-        self._open, self._client = lambda: GenericEnvClient(base_url=url).sync(), None
+        self._open = lambda: GenericEnvClient(base_url=url, message_timeout_s=timeout_s).sync()
+        self._client = None
         self._action, self._observation, self._numbers = action, observation, tuple(numbers)
 
     def _text(self, found: Any) -> str:
