@@ -34,6 +34,7 @@ from experiments.parts.training import to_mesh
 from rl_jax.core.binding import bind
 from rl_jax.core.types import Params, TokenBatch
 from rl_jax.envs import text
+from rl_jax.experience.episodes import probing
 from rl_jax.experience.prompt import Feedback, prompt_id
 from rl_jax.selection import evolving
 
@@ -151,19 +152,20 @@ def evolve(
     if not settings["fn"] or step % settings["every"]:
         return {}
     failed, key = prompts.failed, jax.random.fold_in(key, ROOM)
-    env, dice = environment_of(setup.config), random.Random(str(np.asarray(jax.random.key_data(key)).tolist()))
+    dice = random.Random(str(np.asarray(jax.random.key_data(key)).tolist()))
     written, found = 0, {}
     if failed:
         count = min(settings["seeds"], len(failed))
         drawn = [dice.sample(failed, count) for _ in range(settings["requests"])]
         author = Author(setup, programs.generate, learner.policy_params(), key, step)
-        said = author_of(setup.config)(author, [[env.instruction(one) for one in seeds] for seeds in drawn])
         known = {one["id"] for one in failed}
-        for seeds, texts in zip(drawn, said, strict=True):
-            written += len(texts)
-            for one in filter(None, (_task(env, dice.choice(seeds), words) for words in texts)):
-                if one["id"] not in known:
-                    found[one["id"]] = one
+        with probing(environment_of(setup.config)) as env:
+            said = author_of(setup.config)(author, [[env.instruction(one) for one in seeds] for seeds in drawn])
+            for seeds, texts in zip(drawn, said, strict=True):
+                written += len(texts)
+                for one in filter(None, (_task(env, dice.choice(seeds), words) for words in texts)):
+                    if one["id"] not in known:
+                        found[one["id"]] = one
     tasks = list(found.values())
     values = first_values(setup, programs, learner.critic_params(), tasks)
     kept = np.flatnonzero(evolving.learnable(values, low=settings["low"], high=settings["high"]))

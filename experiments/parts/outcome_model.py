@@ -26,6 +26,7 @@ from rl_jax.core.packed_rows import hidden_at
 from rl_jax.core.types import Params, TokenBatch
 from rl_jax.data import pipeline
 from rl_jax.envs import text
+from rl_jax.experience.episodes import probing
 from rl_jax.preferences import outcomes
 from rl_jax.runs.run_record import is_complete
 
@@ -67,19 +68,19 @@ class OutcomeModel:
     """
 
     def __init__(self, setup: Setup, *, path: str):
-        environment = bind(setup.config.agent.env.to_dict(), text)()
+        self._make, self._read = bind(setup.config.agent.env.to_dict(), text), load_reader(setup, path)
         self._size, self._decode = setup.config.sample.group_size, setup.task.tokenizer.decode
-        self._instruction, self._read = environment.instruction, load_reader(setup, path)
 
     def __call__(self, judged: Judged) -> Judged:
         """The rows with the model's word as their only reward, and the environment's among the components."""
         episodes = [record["episode"] for record in judged.records]
         failed = np.array([one.status == "error" or not one.segments for one in episodes])
-        seen = [
-            outcomes.seen_of(one, self._instruction(record), self._decode)
-            for one, record, error in zip(episodes, judged.records, failed, strict=True)
-            if not error
-        ]
+        with probing(self._make()) as env:
+            seen = [
+                outcomes.seen_of(one, env.instruction(record), self._decode)
+                for one, record, error in zip(episodes, judged.records, failed, strict=True)
+                if not error
+            ]
         word = np.zeros(len(episodes), np.float32)
         word[~failed] = outcomes.verdicts(self._read([outcomes.question(one) for one in seen]))
         site = (judged.result.rewards > outcomes.RIGHT).astype(np.float32)

@@ -15,6 +15,7 @@ from experiments.parts.judges.base import in_batches
 from experiments.parts.setup import Setup
 from experiments.parts.training import jit_score
 from rl_jax.core.types import Params, TokenBatch
+from rl_jax.experience.episodes import probing
 from rl_jax.experience.own_judgement import OWN_VALUE, WEIGHTS, graded_value
 from rl_jax.experience.trajectory import Trajectory
 from rl_jax.preferences.encode import layout
@@ -52,14 +53,16 @@ def reader(setup: Setup, make: Callable) -> Callable | None:
     """
     if not is_asked(setup.config):
         return None
-    env, config, tokenizer = make(), setup.config, setup.task.tokenizer
-    grades = [tokenizer.encode_continuation(grade) for grade in env.GRADES]
+    config, tokenizer = setup.config, setup.task.tokenizer
+    with probing(make()) as env:
+        names = env.GRADES
+    grades = [tokenizer.encode_continuation(grade) for grade in names]
     if len(grades) != len(WEIGHTS) or any(len(ids) != 1 for ids in grades):
-        raise ValueError(f"agent.own_judgement: the grades {env.GRADES!r} must be {len(WEIGHTS)} of one token each")
+        raise ValueError(f"agent.own_judgement: the grades {names!r} must be {len(WEIGHTS)} of one token each")
     score = jit_score(make_score(setup.model, completion_length=1, chunk=config.score.chunk), setup)
     size, widest = config.sample.prompts_per_step * config.sample.group_size, max(config.rollout.prompt_buckets)
 
-    def prompt(record: dict, one: Trajectory) -> list[int]:
+    def prompt(env: Any, record: dict, one: Trajectory) -> list[int]:
         env.begin(json.loads(record["info"]), random.Random(0))
         ids = tokenizer.encode(env.grading([tokenizer.decode(span.ids.tolist()) for span in one.sampled()]), bos=True)
         if len(ids) > widest:
@@ -70,7 +73,9 @@ def reader(setup: Setup, make: Callable) -> Callable | None:
         told = [one for one in trajectories if one.status != "error" and one.turns]
         if not told:
             return list(trajectories)
-        rows = [(ids, grade) for one in told for ids in [prompt(records[one.group], one)] for grade in grades]
+        with probing(make()) as env:
+            prompts = [prompt(env, records[one.group], one) for one in told]
+        rows = [(ids, grade) for ids in prompts for grade in grades]
         arrays = layout(rows, tokenizer.pad_id, (widest,), 1)
         batch = TokenBatch(arrays["tokens"], arrays["positions"], arrays["segment_ids"])
         log_probs = in_batches(setup, lambda *given: score(*given).log_probs, params, batch, size * len(grades))

@@ -31,7 +31,7 @@ from rl_jax.envs import text
 from rl_jax.envs.text.world import World
 from rl_jax.experience.branching import Moments
 from rl_jax.experience.episode import OVERFLOW, Ask, Draw, Limits
-from rl_jax.experience.episodes import Environments, play
+from rl_jax.experience.episodes import Environments, play, probing
 from rl_jax.experience.partners import PARTNER
 from rl_jax.experience.trajectory import Trajectory
 from rl_jax.rollout.lm.continuous import Engine
@@ -117,9 +117,10 @@ def check(config) -> None:
     except (ValueError, TypeError) as error:
         problems.append(f"agent.env: {error}")
     else:
-        problems += _partner_problems(config, env)
-        problems += evolving_tasks.problems(config, env) + outcome_model.problems(config, env)
-        problems += _not_told(config, env) + turn_signals.problems(config, env) + own_judgement.problems(config, env)
+        with probing(env):
+            problems += _partner_problems(config, env) + evolving_tasks.problems(config, env)
+            problems += outcome_model.problems(config, env) + own_judgement.problems(config, env)
+            problems += _not_told(config, env) + turn_signals.problems(config, env)
     problems += episode_replay.problems(config) + step_model.problems(config) + plan_memory.problems(config)
     problems += turn_rewards.problems(config)
     if problems:
@@ -179,8 +180,9 @@ class Player:
         self._config, self._limits = config, limits_of(config)
         make = environment_of(config)
         self.envs, self._is_warm = envs or Environments(make), False
-        example = make()
-        self._dialogues = dialogue_of(tokenizer, getattr(example, "tools", None), on_rewrite=config.agent.on_rewrite)
+        with probing(make()) as example:
+            tools = getattr(example, "tools", None)
+        self._dialogues = dialogue_of(tokenizer, tools, on_rewrite=config.agent.on_rewrite)
         self._longest_prompt = max(config.rollout.prompt_buckets)
         length, mesh = self._longest_prompt + config.rollout.completion_length, (setup.rollout or setup).mesh
         slots = config.rollout.engine.slots or episodes

@@ -21,6 +21,7 @@ from configs.preferences import itool
 from experiments import agents, dpo, evaluate, sft
 from experiments.parts import perplexities, players
 from experiments.parts.setup import load_params, load_task, make_setup
+from rl_jax.experience.episodes import probing
 from rl_jax.experience.prompt import prompt_id
 from rl_jax.preferences import episodes
 from rl_jax.runs.logging import write_atomically
@@ -52,8 +53,8 @@ def choose(start: pathlib.Path, smoke: bool) -> tuple[list[dict], dict[str, floa
     config = itool.get_config(WORDS[smoke] + "play")
     setup = make_setup(config)
     records = different(setup.task.data_source("train"))
-    env = players.environment_of(config)()
-    values = perplexities.of_known_answers(setup, load_params(setup, start), records, env)
+    with probing(players.environment_of(config)()) as env:
+        values = perplexities.of_known_answers(setup, load_params(setup, start), records, env)
     chosen = hardest(values, [has_calls(record) for record in records], ratio=itool.RATIO)
     found = dict(prompts=len(records), perplexity=float(np.mean(values)))
     return [records[i] for i in chosen], found | dict(hard=len(chosen), hard_perplexity=float(np.mean(values[chosen])))

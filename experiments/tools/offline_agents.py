@@ -40,6 +40,7 @@ from experiments.parts.warm_start import fine_tune, sft_run, warm_start
 from rl_jax.core.types import Params, TokenBatch
 from rl_jax.envs.text.recorded import segments
 from rl_jax.envs.text.world import normalized_score
+from rl_jax.experience.episodes import probing
 from rl_jax.experience.prompt import info_of
 from rl_jax.losses import token_values
 from rl_jax.losses.aggregate import token_mean
@@ -74,9 +75,10 @@ def returns_of(source: RecordSource) -> np.ndarray:
 
 def expert_return(setup: Setup, problems: int) -> float:
     """The mean return of the world's own expert on held-out problems."""
-    env, rng, source = players.environment_of(setup.config)(), random.Random(0), setup.task.data_source("test")
+    rng, source = random.Random(0), setup.task.data_source("test")
     records = [source[index] for index in range(min(problems, len(source)))]
-    played = [segments(env, record["prompt"], info_of(record), rng, 1.0) for record in records]
+    with probing(players.environment_of(setup.config)()) as env:
+        played = [segments(env, record["prompt"], info_of(record), rng, 1.0) for record in records]
     return float(np.mean([sum(sum(one.rewards) for one in episode) for episode in played]))
 
 
@@ -204,7 +206,9 @@ def compare(workdir: pathlib.Path, options: argparse.Namespace, config: Any = No
         raise ValueError(f"--methods: {', '.join(sorted(unknown))} is none of {', '.join(METHODS)}")
     config = (config or agents_worlds.get_config(options.world)).copy_and_resolve_references()
     players.check(config)
-    if getattr(players.environment_of(config)(), "rewrites", False):
+    with probing(players.environment_of(config)()) as env:
+        rewrites = getattr(env, "rewrites", False)
+    if rewrites:
         raise ValueError(f"--world={options.world} begins its history anew: values of tokens need episodes of one row")
     setup = make_setup(config)
     if setup.merged or setup.mesh.size > 1:

@@ -30,6 +30,7 @@ from experiments.parts.players import Player
 from experiments.parts.setup import load_params, make_setup
 from experiments.parts.stored import read_config
 from rl_jax.data.readers import DataError
+from rl_jax.experience.episodes import probing
 from rl_jax.experience.prompt import prompt_id
 from rl_jax.preferences import outcomes
 from rl_jax.preferences.sources import prompt_share
@@ -77,7 +78,7 @@ def played(run: pathlib.Path, tasks: int, samples: int, augmented: float, seed: 
     asked = drawn_tasks(setup.task.data_source("train"), env, tasks, augmented, dice)
     size = max(1, config.sample.prompts_per_step * config.sample.group_size // samples)
     params, rows = load_params(setup, run), []
-    with contextlib.closing(Player(setup, size * samples)) as player:
+    with probing(env), contextlib.closing(Player(setup, size * samples)) as player:
         for start in range(0, len(asked), size):
             part = asked[start : start + size]
             key = jax.random.fold_in(jax.random.key(seed), start)

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rl_jax.data.checks import utf8
 from rl_jax.experience import trajectory
 from rl_jax.experience.trajectory import Span, Trajectory, Turn
 
@@ -204,7 +205,7 @@ class Episode:
     def failed(self, cause: BaseException | None) -> Trajectory:
         """The trajectory of an episode whose environment raised `cause`."""
         self.status = "error"
-        return self.ended()._replace(error=f"{type(cause).__name__}: {cause}")
+        return self.ended()._replace(error=utf8(f"{type(cause).__name__}: {cause}"))
 
     def _name(self) -> str:
         return str(self._ask.record.get("id", ""))

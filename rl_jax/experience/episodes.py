@@ -3,21 +3,26 @@
     trajectories = play(asks, envs, dialogues, sampler, Limits(turns=4, context=256, row=192))
 
 What is sampled for an episode depends on its number and its own past alone, so the order in which environments answer
-changes nothing. An environment that raises is begun once more; if it raises again, the episode's status is "error".
+changes nothing. An environment that raises is begun once more; if it raises again, the episode's status is "error". So
+does one whose answers cannot be used (rl_jax.experience.answers).
 """
 
 import asyncio
 import concurrent.futures
-import inspect
-import math
-from collections.abc import Callable, Sequence
+import contextlib
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
+from rl_jax.data.checks import utf8
+from rl_jax.experience import answers
+from rl_jax.experience.answers import EnvironmentFailed, encoded
 from rl_jax.experience.branching import Moments
 from rl_jax.experience.episode import Ask, Draw, Drawn, Episode, Limits
 from rl_jax.experience.partners import Partner
+from rl_jax.experience.threads import Threads
 from rl_jax.experience.trajectory import DONE, Trajectory
 
 CUT = "..."  # what stands for the end of an observation that was cut
@@ -35,10 +40,6 @@ class Sampler(Protocol):
 
     def release(self, number: int) -> None:
         """Told when an episode has ended."""
-
-
-class EnvironmentFailed(RuntimeError):
-    """An environment raised; `__cause__` is what."""
 
 
 def play(
@@ -94,9 +95,15 @@ def _run(game) -> list[Trajectory]:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(game)
+        return asyncio.run(_with_threads(game))
     with concurrent.futures.ThreadPoolExecutor(1) as thread:
-        return thread.submit(asyncio.run, game).result()
+        return thread.submit(asyncio.run, _with_threads(game)).result()
+
+
+async def _with_threads(game) -> Any:
+    """Awaits a coroutine in a loop that does not wait at its end for calls in threads that hang."""
+    asyncio.get_running_loop().set_default_executor(Threads())
+    return await game
 
 
 class Environments:
@@ -122,7 +129,7 @@ class Environments:
 
     def drop(self, number: int) -> None:
         """Forgets an environment that failed."""
-        _close(self._envs.pop(number, None))
+        close(self._envs.pop(number, None))
 
     def close(self) -> None:
         """Closes all."""
@@ -130,9 +137,22 @@ class Environments:
             self.drop(number)
 
 
-def _close(env: Any) -> None:
-    if hasattr(env, "close"):
-        env.close()
+def close(env: Any) -> None:
+    """Closes an environment that has something to close. What it raises is a warning: its episodes are over."""
+    try:
+        if hasattr(env, "close"):
+            env.close()
+    except Exception as error:
+        warnings.warn(f"{type(env).__name__}.close: {type(error).__name__}: {error}", stacklevel=2)
+
+
+@contextlib.contextmanager
+def probing(env: Any) -> Iterator[Any]:
+    """Gives an environment that is only asked something, and closes it."""
+    try:
+        yield env
+    finally:
+        close(env)
 
 
 class _Game:
@@ -209,7 +229,10 @@ class _Game:
         env = self._envs.get(ask.number)
         if self._partners:
             env.partner = Partner(self._dialogues, self._draw, ask, self._limits, lambda: bool(episode.segments))
-        talk = self._dialogues.start(await _answer(env.reset, ask.record, ask.seed, seconds=self._limits.seconds))
+        opening = await answers.answer(env.reset, ask.record, ask.seed, seconds=self._limits.seconds)
+        if not isinstance(opening, str):
+            answers.check_messages(f"{type(env).__name__}.reset", opening)
+        talk = encoded(self._dialogues.start, opening)
         self._check_prompt(talk.ids, ask)
         episode.begin(talk.ids)
         return talk
@@ -223,9 +246,9 @@ class _Game:
             room = episode.room(limits)
             last = len(episode.turns) + 1 >= limits.turns
             drawn = await self._draw(episode.draw(ask.number, room, last))
-            step = await _answer(env.step, talk.said(drawn.tokens), seconds=limits.seconds)
-            _check_reward(step.reward)
-            _check_history(env, step)
+            step = await answers.answer(env.step, encoded(talk.said, drawn.tokens), seconds=limits.seconds)
+            answers.check_step(env, step)
+            answers.check_history(env, step)
             episode.add_turn(drawn, step, key)
             if drawn.reason == "length" or step.done:
                 episode.status = "tokens" if drawn.reason == "length" else DONE
@@ -238,8 +261,8 @@ class _Game:
                     episode.begin(ids) if step.anew else episode.observe(ids, limits)
             if episode.status != "running":
                 if episode.status != DONE and not step.done and hasattr(env, "cut"):
-                    last_reward = await _answer(env.cut, seconds=limits.seconds)
-                    _check_reward(last_reward)
+                    last_reward = await answers.answer(env.cut, seconds=limits.seconds)
+                    answers.check_reward(f"{type(env).__name__}.cut", last_reward)
                     episode.add_reward(last_reward)
                 return
 
@@ -247,19 +270,20 @@ class _Game:
         """The key of the state; "" if the environment has no state_key(), so one that returns "" gets NOTHING."""
         if not hasattr(env, "state_key"):
             return ""
-        return str(await _answer(env.state_key, seconds=self._limits.seconds)) or NOTHING
+        key = await answers.answer(env.state_key, seconds=self._limits.seconds)
+        return utf8(str(key)) or NOTHING
 
     def _fitting(self, talk, sampled, messages: list, episode: Episode):
         """The dialogue and the ids of an answer, cut if the limits say so; ids None if it ends the episode."""
         limits = self._limits
-        after, ids = talk.answer(sampled, messages)
+        after, ids = encoded(talk.answer, sampled, messages)
         most = limits.observation or limits.context
         if limits.overflow == "cut" and not episode.fits(len(ids), limits):
             most = min(most, episode.left(limits) // 2)  # the rest is for the turns that follow
         while len(ids) > most:
             if not _cut_longest(messages):
                 break
-            after, ids = talk.answer(sampled, messages)
+            after, ids = encoded(talk.answer, sampled, messages)
         if limits.tokens and episode.count("sampled") >= limits.tokens:
             episode.status = "tokens"
         elif not episode.fits(len(ids), limits) and not (
@@ -271,7 +295,7 @@ class _Game:
     def _anew(self, talk, sampled, messages: list, episode: Episode):
         """The dialogue and the ids of a new beginning, as `_fitting`. It is never cut."""
         del talk, sampled
-        after = self._dialogues.start(messages)
+        after = encoded(self._dialogues.start, messages)
         if self._limits.tokens and episode.count("sampled") >= self._limits.tokens:
             episode.status = "tokens"
         elif not episode.can_begin(len(after.ids), self._limits):
@@ -285,48 +309,6 @@ class _Game:
                 f"the prompt {ask.record.get('id', '')!r} has {len(ids)} tokens in its environment; 1 to {limit} fit: "
                 "add a wider bucket to rollout.prompt_buckets"
             )
-
-
-async def _answer(method: Callable, *arguments, seconds: float = 0.0) -> Any:
-    """What an environment's method returns, awaited if it is a coroutine; for at most `seconds`, if that is not 0.
-
-    Raises:
-      EnvironmentFailed: from whatever it raised.
-    """
-    try:
-        result = method(*arguments)
-        if not inspect.isawaitable(result):
-            return result
-        if not seconds:
-            return await result
-        task = asyncio.ensure_future(result)
-        try:
-            # Unlike wait_for, it has an answer that came in time, while the sampler held the loop.
-            await asyncio.wait({task}, timeout=seconds)
-            if task.done():
-                return task.result()
-        finally:
-            task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-    except Exception as error:
-        raise EnvironmentFailed(str(error)) from error
-    late = TimeoutError(f"no answer within agent.max_seconds={seconds:g}")
-    raise EnvironmentFailed(str(late)) from late
-
-
-def _check_reward(reward: float) -> None:
-    """Raises EnvironmentFailed from a ValueError if a reward is nan or infinite."""
-    if not math.isfinite(reward):
-        raise EnvironmentFailed from ValueError(f"a reward of {reward!r}, not a finite number")
-
-
-def _check_history(env: Any, step: Any) -> None:
-    """Raises ValueError if a step begins the history anew and the environment has not said that it does so."""
-    if step.anew and not getattr(env, "rewrites", False):
-        raise ValueError(
-            f"{type(env).__name__}.step has begun the history anew (Step.anew) unannounced: set `rewrites = True` in "
-            "its class, so that a config's packing and overflow are checked before work starts"
-        )
 
 
 def _cut_longest(messages: list) -> bool:

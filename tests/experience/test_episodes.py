@@ -2,17 +2,20 @@
 
 import asyncio
 import random
+import threading
 
 import numpy as np
 import pytest
 
 from rl_jax.envs.text import Step
-from rl_jax.experience import episodes
+from rl_jax.envs.text.tool_user import ToolUser
+from rl_jax.experience import answers
 from rl_jax.experience.episode import Ask, Drawn, Limits
-from rl_jax.experience.episodes import Environments, play
+from rl_jax.experience.episodes import Environments, play, probing
 from rl_jax.rollout.lm.episodes import as_rollout
-from rl_jax.tokenizers import CharTokenizer
+from rl_jax.tokenizers import CharTokenizer, load_tokenizer
 from rl_jax.tokenizers.dialogue import dialogue_of
+from tests import tiny_tokenizers
 
 TOKENIZER = CharTokenizer("abcdefgh0123456789?=.")
 EOS = TOKENIZER.eos_id
@@ -227,6 +230,42 @@ def test_an_environment_that_hangs_fails_after_its_seconds():
     assert found[1].error == "TimeoutError: no answer within agent.max_seconds=0.01"
 
 
+@pytest.mark.parametrize("method", ["reset", "step"])
+def test_an_environment_that_hangs_in_a_thread_fails_too(method):
+    """Neither the end of `play` nor that of the program waits for the thread."""
+    over, returned, threads = threading.Event(), [], []
+
+    def hang():
+        threads.append(threading.current_thread())
+        over.wait(5)  # a time limit of the test only
+        returned.append(True)
+
+    class Hangs(Asker):
+        async def reset(self, record, seed):
+            if method == "reset":
+                await asyncio.to_thread(hang)
+            return super().reset(record, seed)
+
+        async def step(self, said):
+            await asyncio.to_thread(hang)
+
+    found = run(Hangs, limits=LIMITS._replace(seconds=0.05))
+    assert not returned and {t.status for t in found} == {"error"}
+    assert found[1].error == "TimeoutError: no answer within agent.max_seconds=0.05"
+    assert threads and all(thread.daemon for thread in threads)
+    over.set()
+    for thread in threads:
+        thread.join()
+
+
+def test_an_environment_may_answer_from_threads():
+    class Threaded(Asker):
+        async def step(self, said):
+            return await asyncio.to_thread(super().step, said)
+
+    assert [t.ids().tolist() for t in run(Threaded)] == [t.ids().tolist() for t in run()]
+
+
 def test_an_answer_that_came_while_the_sampler_held_the_loop_is_in_time():
     async def late():
         loop, clock = asyncio.get_running_loop(), [0.0]
@@ -238,7 +277,7 @@ def test_an_answer_that_came_while_the_sampler_held_the_loop_is_in_time():
             clock[0] += 100  # a call of the sampler
             return await there
 
-        return await episodes._answer(answer, seconds=1.0)
+        return await answers.answer(answer, seconds=1.0)
 
     assert asyncio.run(late()) == "here"
 
@@ -264,7 +303,7 @@ def test_a_reward_that_is_no_number_is_a_failure(wrong):
     assert {t.status for t in run(Wrong, limits=LIMITS._replace(turns=1))} == {"error"}
     found = run(Wrong)
     assert [t.status for t in found] == ["done", "error", "done", "done"]
-    assert found[1].error == f"ValueError: a reward of {wrong!r}, not a finite number"
+    assert found[1].error == f"ValueError: Wrong.step: reward={wrong!r} must be a finite number"
 
 
 def test_a_group_that_begins_differently_is_refused():
@@ -338,3 +377,142 @@ def test_a_new_beginning_must_be_announced():
 
     with pytest.raises(ValueError, match="Silent.step has begun the history anew .*set `rewrites = True`"):
         run(Silent)
+
+
+# --- Answers that cannot be used --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("anew", [False, True])
+def test_an_answer_that_the_tokenizer_has_not_fails_its_row_only(anew):
+    """What the model says may be in it."""
+
+    class Echo(Asker):
+        rewrites = True
+
+        def step(self, said):
+            first = self.turn == 0 and said.startswith("b")  # of episode 1
+            step = super().step(said)
+            wrong = [{"role": "tool", "content": "@"}]
+            return step._replace(anew=anew, **({"messages": wrong} if first else {}))
+
+    found = run(Echo, limits=LIMITS._replace(overflow="cut"))
+    assert [t.status for t in found] == ["done", "error", "done", "done"]
+    assert found[1].error.startswith("ValueError: character '@' at place 0 of '@' is not in the alphabet")
+    assert found[1].check().count("sampled") == 3
+
+
+def test_a_first_message_that_the_tokenizer_has_not_fails_its_row_only():
+    class Echo(Asker):
+        def reset(self, record, seed):
+            return super().reset(record, seed).replace("0", "@")
+
+    found = run(Echo)
+    assert [t.status for t in found] == ["error", "error", "done", "done"] and "character '@'" in found[0].error
+
+
+def test_half_a_surrogate_pair_in_a_call_of_a_tool_is_read_as_a_question_mark(tmp_path):
+    """JSON can spell it, and an answer repeats it; a model's own tokenizer has no such text."""
+
+    def add(a: int):
+        """One more."""
+
+    said = '<tool_call>{"name": "add", "arguments": {"\\ud83d": 1}}</tool_call>'
+    tokenizer = load_tokenizer(tiny_tokenizers.mistral(tmp_path))
+
+    class Caller(Parrot):
+        def draw(self, draw):
+            text = "7" if len(draw.tokens) else said
+            ids = np.array([*tokenizer.encode_continuation(text), tokenizer.eos_id], np.int32)
+            return Drawn(draw.number, ids, -np.ones(len(ids), np.float32), -np.ones(len(ids)), "eos")
+
+    environments, limits = Environments(lambda: ToolUser([add])), Limits(turns=2, context=400, row=390)
+    for found in play(asks(), environments, dialogue_of(tokenizer), Caller(), limits):
+        text = tokenizer.decode(found.check().segments[0][2].ids)
+        assert found.status == "done" and "unknown: ?; missing: a" in text
+
+
+def test_half_a_surrogate_pair_in_an_error_or_a_state_can_be_recorded():
+    class Quotes(Asker):
+        def state_key(self):
+            return "\ud83d"
+
+        def step(self, said):
+            if said.startswith("b"):  # episode 1
+                raise ValueError("no \ud83d")
+            return super().step(said)
+
+    found = run(Quotes)
+    assert found[0].turns[0].state_key == "?" and found[1].error == "ValueError: no ?"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (None, "TypeError: Wrong.step returned None, which is no Step"),
+        ((1.0, True), "TypeError: Wrong.step returned (1.0, True), which is no Step"),
+        (Step(reward=None), "TypeError: Wrong.step: reward=None must be a number"),
+        (Step(reward="1"), "TypeError: Wrong.step: reward='1' must be a number"),
+        (Step(reward=float("nan"), done=True), "ValueError: Wrong.step: reward=nan must be a finite number"),
+        (Step(numbers=None), "TypeError: Wrong.step: numbers=None must be a dict"),
+        (Step(numbers={"calls": None}), "TypeError: Wrong.step: numbers['calls']=None must be a number"),
+        (Step("408"), "TypeError: Wrong.step: messages='408' must be a list of dicts"),
+        (Step(["408"]), "TypeError: Wrong.step: messages[0]='408' must be a dict"),
+        (Step([{"role": "tool", "content": 0}]), "TypeError: Wrong.step: messages[0]['content']=0 must be a text"),
+        (Step([{"role": 1, "content": "0"}]), "TypeError: Wrong.step: messages[0]['role']=1 must be a text"),
+    ],
+)
+def test_a_wrong_answer_is_a_failure_that_names_class_and_field(wrong, message):
+    class Wrong(Asker):
+        def step(self, said):
+            first = self.turn == 0 and said.startswith("b")  # of episode 1
+            return wrong if first else super().step(said)
+
+    found = run(Wrong)
+    assert [t.status for t in found] == ["done", "error", "done", "done"] and found[1].error == message
+
+
+def test_a_wrong_first_message_or_last_reward_is_a_failure_that_names_its_method():
+    class Wrong(Asker):
+        def reset(self, record, seed):
+            return [{"role": "user", "content": 7}]
+
+    assert run(Wrong)[0].error == "TypeError: Wrong.reset: messages[0]['content']=7 must be a text"
+
+    class Late(Asker):
+        def cut(self):
+            """No number."""
+
+    assert run(Late, limits=LIMITS._replace(turns=2))[0].error == "TypeError: Late.cut: reward=None must be a number"
+
+
+def test_messages_that_nobody_reads_may_be_anything():
+    class Silent(Asker):
+        def step(self, said):
+            return Step(None, 1.0, done=True)
+
+    assert {t.status for t in run(Silent)} == {"done"}
+
+
+# --- Closing ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_environment_that_cannot_be_closed_ends_nothing():
+    class Sticky(Failing):
+        def close(self):
+            super().close()
+            raise OSError("gone")
+
+    Failing.opened, Sticky.count, Sticky.made = [], 1, 0
+    environments = Environments(Sticky)
+    with pytest.warns(UserWarning, match="Sticky.close: OSError: gone"):
+        found = play(asks(), environments, dialogue_of(TOKENIZER), Parrot(), LIMITS)
+    assert [t.status for t in found] == ["done"] * 4
+    with pytest.warns(UserWarning, match="Sticky.close: OSError: gone"):
+        environments.close()
+    assert len(Failing.opened) == 5 and all(env.closed for env in Failing.opened)
+
+
+def test_an_environment_that_is_only_asked_something_is_closed():
+    with probing(Asker()) as env:
+        assert not env.closed
+    assert env.closed

@@ -270,8 +270,11 @@ def test_a_single_turn_without_a_reward_is_refused(tmp_path):
 class Counting:
     """An environment of one's own, by its import path."""
 
+    opened = []
+
     def __init__(self, *, to=2):
         self.to, self.closed = to, False
+        self.opened.append(self)
 
     def close(self):
         self.closed = True
@@ -290,6 +293,15 @@ def test_the_player_of_evaluations_has_the_environments_that_are_closed(tmp_path
     player = players.Player(setup, 4)
     other = players.eval_player(setup, player)
     assert other is not player and other.envs is player.envs
+
+
+def test_environments_that_are_only_asked_something_are_closed(tmp_path):
+    config = calculator(tmp_path, agent__env=dict(fn="tests.experiments.test_agents:Counting"))
+    Counting.opened.clear()
+    players.check(config)
+    assert [env.closed for env in Counting.opened] == [True]
+    players.Player(make_setup(config), 4)
+    assert [env.closed for env in Counting.opened] == [True, True]
 
 
 def test_experiments_evaluate_closes_its_environments(tmp_path, monkeypatch):

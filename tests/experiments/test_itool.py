@@ -104,7 +104,14 @@ def test_the_policys_grades_are_read_after_the_judging_prompt(monkeypatch):
 
     monkeypatch.setattr(own_judgement, "make_score", lambda *_, **__: None)
     monkeypatch.setattr(own_judgement, "jit_score", lambda *_: score)
-    read = own_judgement.reader(setup_of(config), players.environment_of(config))
+    opened, closed = [], []
+
+    def make():
+        opened.append(players.environment_of(config)())
+        opened[-1].close = lambda env=opened[-1]: closed.append(env)
+        return opened[-1]
+
+    read = own_judgement.reader(setup_of(config), make)
     found = [episode(0, ["c4*7", "=28"]), episode(1, ["=27"]), episode(2, ["x"], "error")]
     judged = read(None, [RECORD], found)
     wanted = graded_value(np.array([0.4, 0.3, 0.2, 0.1]))
@@ -112,6 +119,7 @@ def test_the_policys_grades_are_read_after_the_judging_prompt(monkeypatch):
     assert judged[1].turns[-1].numbers["own_value"] == pytest.approx(wanted / 2)
     assert judged[0].turns[0].numbers == {} and judged[2] is found[2]
     assert rows[:4] == [f"?s eli,c4*7,=28|c4*7,=28\n{grade}" for grade in "ABCD"]
+    assert opened and closed == opened
     config.agent.own_judgement = False
     assert own_judgement.reader(setup_of(config), players.environment_of(config)) is None
     config.agent.update(own_judgement=True, env=dict(fn="calculator"))

@@ -114,6 +114,20 @@ def setup_of(group_size=1):
 HOME = TWO["prompt"].removeprefix("cat top?")
 
 
+def test_the_environment_that_says_what_was_asked_is_closed(asked, monkeypatch):
+    opened, closed = [], []
+
+    def make():
+        opened.append(players.environment_of(setup_of().config)())
+        opened[-1].close = lambda env=opened[-1]: closed.append(env)
+        return opened[-1]
+
+    monkeypatch.setattr(outcome_model, "bind", lambda *_: make)
+    model = turn_rewards.make_turn_rewards(setup_of())
+    model(judged_of([episode(TWO["prompt"], "x1", rewards=(1.0,))], [1]))
+    assert opened and closed == opened and len(asked) == 1
+
+
 def test_its_word_is_the_only_reward(asked):
     """Whatever the site has paid: rewards, turns, what prompts hear of and what is recorded are the model's word."""
     texts = [("0", "0dog\n", "x1"), ("x1",), ("0", "0dog\n", "x4"), ("b", HOME, "0", "0dog\n")]

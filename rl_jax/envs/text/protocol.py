@@ -8,7 +8,8 @@
             return Step([{"role": "user", "content": "higher"}], reward=0.0)
 
 The G episodes of a group get the same record and the same seed, so they begin with the same messages. What the model
-does wrong (no number, a malformed call) is an observation; an exception means that the environment itself failed.
+does wrong (no number, a malformed call) is an observation. An exception means that the environment itself failed, and
+so does a return value that cannot be used: no Step, a reward that is no finite number, messages that are not of text.
 `reset` and `step` may be coroutine functions.
 """
 
