@@ -250,8 +250,10 @@ class _Game:
             answers.check_step(env, step)
             answers.check_history(env, step)
             episode.add_turn(drawn, step, key)
-            if drawn.reason == "length" or step.done:
-                episode.status = "tokens" if drawn.reason == "length" else DONE
+            if step.done and (limits.turns > 1 or drawn.reason != "length"):
+                episode.status = DONE
+            elif drawn.reason == "length":  # in the only turn whatever the environment says, as of an answer in grpo
+                episode.status = "tokens"
             elif last:
                 episode.status = "turns"
             else:

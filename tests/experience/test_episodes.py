@@ -147,6 +147,14 @@ def test_limits_end_an_episode(limits, status, spans):
         trajectory.check()
 
 
+def test_what_the_environment_has_ended_is_no_cut_episode():
+    """In the only turn it is, as an answer of grpo: without an end it is cut off, whatever it was worth."""
+    limits = LIMITS._replace(turn_tokens=2)
+    assert {t.status for t in run(lambda: Asker(1), limits=limits)} == {"done"}
+    assert {t.status for t in run(lambda: Asker(1), limits=limits._replace(turns=1))} == {"tokens"}
+    assert {t.status for t in run(lambda: Asker(2), limits=limits)} == {"tokens"}
+
+
 def test_a_limit_asks_for_a_last_reward():
     class Cut(Asker):
         def cut(self):
