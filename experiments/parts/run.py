@@ -15,7 +15,9 @@ loop.finish(setup, state.params)                           # final.json, hf/, pe
 import contextlib
 import functools
 import json
+import os
 import pathlib
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -37,7 +39,7 @@ from rl_jax.models.hf import loading
 from rl_jax.models.hf.peft import save_peft
 from rl_jax.runs import disk
 from rl_jax.runs.logging import write_atomically
-from rl_jax.runs.run_record import write_run_record
+from rl_jax.runs.run_record import read_json, write_run_record
 from rl_jax.training import checkpoint, compilation, distributed
 from rl_jax.training.step import TrainState
 
@@ -381,7 +383,8 @@ def state_of(items: dict[str, Any]) -> TrainState:
 def write_final(setup: Setup, workdir: pathlib.Path, step: int, params: types.Params, **more: types.Params) -> None:
     """Writes workdir/final.json, which marks the run as complete and holds the checksum of its params.
 
-    A model from a Hugging Face folder is also saved as one: workdir/hf, with its adapters in workdir/peft.
+    A model from a Hugging Face folder is also saved as one: workdir/hf, with its adapters in workdir/peft. Folders of
+    other params are replaced: the run was made longer, or was killed before its final.json.
 
     Args:
       setup: of the run.
@@ -390,17 +393,37 @@ def write_final(setup: Setup, workdir: pathlib.Path, step: int, params: types.Pa
       params: of the model.
       **more: other params for the checksum.
     """
-    path = hub.local_folder(setup.config.model.path)
-    main = distributed.is_main()
-    if path and distributed.any_process(main and not (workdir / "hf").exists()):
+    path, main, record = hub.local_folder(setup.config.model.path), distributed.is_main(), workdir / "final.json"
+    final = {"step": step, "params_sha256": checkpoint.checksum({"policy": params, **more} if more else params)}
+    known = main and record.is_file() and read_json(record) == final
+
+    def lacks(name: str) -> bool:
+        return distributed.any_process(main and not (known and (workdir / name).exists()))
+
+    if path and lacks("hf"):
         model_params = to_host(setup.merged(params) if setup.merged else params, main_only=True)
         if main:
-            loading.save_hf(workdir / "hf", loading.read_config(path), model_params, like=path)
-        if setup.merged:
-            adapters, settings = to_host(params["adapters"], main_only=True), lora_config(setup.config)
-            if main:
-                base = hub.base_model(setup.config.model.path)
-                save_peft(workdir / "peft", settings, adapters, model_type=loading.model_type(path), **base)
-    final = {"step": step, "params_sha256": checkpoint.checksum({"policy": params, **more} if more else params)}
+            config = loading.read_config(path)
+            _replace_folder(workdir / "hf", lambda new: loading.save_hf(new, config, model_params, like=path))
+    if path and setup.merged and lacks("peft"):
+        adapters = to_host(params["adapters"], main_only=True)
+        if main:
+            named = {"model_type": loading.model_type(path), **hub.base_model(setup.config.model.path)}
+            settings = lora_config(setup.config)
+            try:
+                _replace_folder(workdir / "peft", lambda new: save_peft(new, settings, adapters, **named))
+            except ValueError as error:  # PEFT cannot express them: hf/ has them merged
+                print(f"{workdir} is without peft/: {error}", file=sys.stderr, flush=True)
     if main:
-        write_atomically(workdir / "final.json", (json.dumps(final) + "\n").encode())
+        write_atomically(record, (json.dumps(final) + "\n").encode())
+
+
+def _replace_folder(folder: pathlib.Path, write: Callable[[pathlib.Path], None]) -> None:
+    """Puts what `write` makes in the place of a folder, whose old content stays until all of the new one is there."""
+    scratch = folder.with_name(f".{folder.name}")
+    shutil.rmtree(scratch, ignore_errors=True)  # of a run that was killed here
+    write(scratch / "new")
+    if folder.exists():
+        os.rename(folder, scratch / "old")
+    os.rename(scratch / "new", folder)
+    shutil.rmtree(scratch)

@@ -1,17 +1,22 @@
 """experiments/parts/run.py: steps, saves, stops and restarts, once for all programs."""
 
+import functools
 import json
 import types
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
 from experiments.parts import run as run_module
-from experiments.parts.run import Run
+from experiments.parts.run import Run, write_final
 from experiments.parts.setup import Setup
+from rl_jax.models import lora
+from rl_jax.models.hf import loading, peft
 from rl_jax.training import checkpoint
+from tests.experiments import tiny_folder
 from tests.experiments.small import kept_signals  # noqa: F401  a fixture
 
 pytestmark = pytest.mark.usefixtures("kept_signals")
@@ -244,3 +249,70 @@ def test_steps_after_the_end_cannot_be_profiled(tmp_path):
     log = dict(progress=False, tensorboard=False, profile_steps=(8, 9))
     with pytest.raises(ValueError, match=r"profile_steps=\(8, 9\): the run ends at step 7"):
         run(tmp_path, config(log=log))
+
+
+@pytest.fixture
+def adapted(tmp_path):
+    """(setup of a run that trains adapters on a tiny folder, its params)."""
+    folder = tiny_folder.qwen3(tmp_path / "model")
+    fields = dict(rank=2, alpha=4.0, targets="layers/q", variant="lora")
+    adapters = lora.LoraConfig(**fields)
+    base = loading.load(folder)[1]
+    setup = Setup(*[None] * len(Setup._fields))._replace(
+        config=ConfigDict(dict(model=dict(path=str(folder), lora=fields, ignore_fields=()))),
+        merged=functools.partial(lora.merge_trained, adapters),
+    )
+    return setup, {"base": base, "adapters": lora.init_lora(adapters, base, jax.random.key(0))}
+
+
+def saved_step(workdir, params):
+    """final.json's step, if hf/ and peft/ are of these params."""
+    merged = np.asarray(loading.load(workdir / "hf")[1]["layers"]["q"]["kernel"])
+    adapter = peft.load_peft(workdir / "peft", params["base"], model_type="qwen3")[1]["layers"]["q"]
+    np.testing.assert_allclose(adapter["b"], params["adapters"]["layers"]["q"]["b"], rtol=1e-6)
+    expected = params["base"]["layers"]["q"]["kernel"] + 2.0 * (adapter["a"] @ adapter["b"])
+    np.testing.assert_allclose(merged, expected, rtol=1e-5, atol=1e-6)
+    assert not [path.name for path in workdir.iterdir() if path.name.startswith(".")], "nothing half-written is left"
+    return json.loads((workdir / "final.json").read_text())["step"]
+
+
+def moved(params, by):
+    return params | {"adapters": jax.tree.map(lambda x: x + by, params["adapters"])}
+
+
+def test_the_folders_of_a_run_that_is_made_longer_are_of_its_last_step(adapted, tmp_path):
+    (setup, params), workdir = adapted, tmp_path / "run"
+    for step in (4, 6):
+        params = moved(params, 0.1)
+        write_final(setup, workdir, step, params)
+        assert saved_step(workdir, params) == step
+    before = {path: path.stat().st_mtime_ns for path in workdir.rglob("*.*") if path.parent != workdir}
+    write_final(setup, workdir, 6, params)  # a complete run is started again
+    assert before == {path: path.stat().st_mtime_ns for path in before}, "and nothing is written twice"
+
+
+def test_a_kill_between_the_two_folders_leaves_none_out(adapted, tmp_path, monkeypatch):
+    (setup, params), workdir = adapted, tmp_path / "run"
+    write_final(setup, workdir, 4, params)
+    params = moved(params, 0.1)
+    with monkeypatch.context() as patch:
+        patch.setattr(run_module, "save_peft", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            write_final(setup, workdir, 6, params)
+    write_final(setup, workdir, 6, params)
+    assert saved_step(workdir, params) == 6
+    peft_folder = workdir / "peft"
+    peft_folder.rename(tmp_path / "elsewhere")  # of before there was a check of its own
+    write_final(setup, workdir, 6, params)
+    assert saved_step(workdir, params) == 6
+
+
+def test_adapters_that_peft_cannot_express_do_not_keep_a_run_from_its_end(adapted, tmp_path, monkeypatch, capsys):
+    def refuse(*_, **__):
+        raise ValueError("no form")
+
+    monkeypatch.setattr(run_module, "save_peft", refuse)
+    (setup, params), workdir = adapted, tmp_path / "run"
+    write_final(setup, workdir, 4, params)
+    assert (workdir / "hf").is_dir() and (workdir / "final.json").is_file() and not (workdir / "peft").exists()
+    assert f"{workdir} is without peft/: no form" in capsys.readouterr().err
