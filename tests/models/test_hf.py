@@ -84,6 +84,25 @@ def test_old_forms_mean_what_transformers_makes_of_them(name, changes):
     assert families.read_config({key: normalised[key] for key in new}) == config
 
 
+@pytest.mark.parametrize("name", families.FAMILIES)
+def test_a_field_that_is_missing_is_what_transformers_takes_it_for(name):
+    """Each in turn, of the family's default config.json; or it is refused."""
+    import transformers
+
+    raw = transformers.CONFIG_MAPPING[name]().to_dict()
+    raw = {key: value for key, value in raw.items() if key not in ("chunk_size_feed_forward", "is_encoder_decoder")}
+    whole, refused = families.read_config(raw), []
+    for field in raw:
+        try:
+            found = families.read_config({key: value for key, value in raw.items() if key != field})
+        except ValueError as error:
+            assert f"'{field}': missing" in str(error) or field == "model_type"
+            refused.append(field)
+        else:
+            assert found == whole, field
+    assert len(refused) < 10 < len(raw)
+
+
 def test_our_own_default_model_is_a_llama():
     assert families.write_config(CONFIG)["model_type"] == "llama"
     with pytest.raises(ValueError, match="no family of llama, .* this model: qwen3 does not support logit_softcap=3.0"):

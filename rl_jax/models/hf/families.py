@@ -72,6 +72,7 @@ class Family(NamedTuple):
       aliases: another name of a field -> the name used here.
       unused: their fields that have no effect.
       activation: their fields that name it.
+      default_activation: their name of it, if none does.
       norm_eps: (theirs, the value if it is missing).
       tied_head: the value if tie_word_embeddings is missing.
       scaled_embedding: whether embeddings are multiplied by sqrt(embed_dim).
@@ -92,6 +93,7 @@ class Family(NamedTuple):
     aliases: Mapping[str, str] = {}
     unused: frozenset[str] = frozenset()
     activation: tuple[str, ...] = ("hidden_act",)
+    default_activation: str = "silu"
     norm_eps: tuple[str, float] = ("rms_norm_eps", 1e-6)
     tied_head: bool = False
     scaled_embedding: bool = False
@@ -108,6 +110,7 @@ _GEMMA_OPTIONAL = _ATTENTION_BIAS | {"query_pre_attn_scalar": ("query_pre_attn_s
 _GEMMA_FIXED = {"use_bidirectional_attention": (None, False)}
 _GEMMA = dict(
     activation=("hidden_activation", "hidden_act"),
+    default_activation="gelu_pytorch_tanh",
     derived={},
     tied_head=True,
     scaled_embedding=True,
@@ -168,6 +171,7 @@ FAMILIES = {
                "mlp_dim": "n_inner", "learned_positions": "n_positions"},
         derived={"mlp_dim": None},
         activation=("activation_function",),
+        default_activation="gelu_new",
         norm_eps=("layer_norm_epsilon", 1e-5),
         tied_head=True,
         top={"embed/embedding": "transformer.wte.weight", "position_embed/embedding": "transformer.wpe.weight",
@@ -213,7 +217,7 @@ def read_config(raw: Mapping[str, Any], *, path="config.json", ignore: Collectio
     ours = _read_sizes(family, fields) | family.constants
     ours["norm_eps"] = fields.positive(family.norm_eps[0], fields.take(*family.norm_eps))
     ours["tied_head"] = fields.take("tie_word_embeddings", family.tied_head)
-    ours["activation"] = read_activation(fields, *family.activation)
+    ours["activation"] = read_activation(fields, family.activation, family.default_activation)
     for field, (theirs, default) in family.optional.items():
         # null means no softcap; a missing field is the class's default.
         ours[field] = fields.take(theirs, 0.0 if theirs in raw and field.endswith("softcap") else default)

@@ -70,14 +70,21 @@ class Fields:
             )
 
 
-def read_activation(fields: Fields, *names: str) -> str:
-    """Our name of the activation. names: the fields that may give it; all that are present must agree."""
+def read_activation(fields: Fields, names: Collection[str], default: str) -> str:
+    """Our name of the activation.
+
+    Args:
+      fields: of the config.json.
+      names: those that may give it; all that are present must agree.
+      default: their name, if none is present.
+
+    Raises:
+      ValueError: if they contradict each other, or it is not supported.
+    """
     values = {fields.take(name, None) for name in names} - {None}
     if len(values) > 1:
         raise fields.error(names[0], f"contradicts {', '.join(map(repr, names[1:]))}: {sorted(values)}")
-    if not values:
-        return ACTIVATIONS["gelu_pytorch_tanh" if "hidden_activation" in names else "silu"]
-    (value,) = values
+    (value,) = values or {default}
     if value not in ACTIVATIONS:
         raise fields.error(names[0], f"{value!r} is not supported, only {', '.join(ACTIVATIONS)}")
     return ACTIVATIONS[value]
