@@ -91,6 +91,7 @@ RUN = {
 }
 MODEL = {
     "model.path": 'Hugging Face folder: sizes, weights, tokenizer. Or hf://ORG/NAME@REVISION. "": the fields below.',
+    "model.ignore_fields": "Unknown fields of model.path's config.json that change nothing, as in ('made_by',).",
     "model.chat": "Put prompts that are texts into the chat template of model.path. Chats always are.",
     "model.template": "Arguments of the chat template, as in {'enable_thinking': False}.",
     "model.checkpoint": 'llama2.c file to start from. It gives the sizes; "": random params.',

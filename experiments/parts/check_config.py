@@ -167,7 +167,7 @@ RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("rollout.long_prompts", lambda x: x in ("stop", "drop", "cut"), "stop, drop or cut"),
     ("eval.completion_length", lambda x: x >= 0, "0 (that of rollout) or more"),
     ("repetition_penalty", lambda x: 0 < x < math.inf, "above 0; 1.0 changes nothing"),
-    ("stop_strings", lambda x: _are_texts(x), "a tuple of texts, none empty, as in ('###',)"),
+    ("stop_strings ignore_fields", lambda x: _are_texts(x), "a tuple of texts, none empty, as in ('###',)"),
     ("rollout.prompt_buckets", lambda x: len(x) > 0 and min(x) >= 1, "widths of 1 or more, as in (16, 32)"),
 )
 # Checked elsewhere.

@@ -403,7 +403,7 @@ def write_final(setup: Setup, workdir: pathlib.Path, step: int, params: types.Pa
     if path and lacks("hf"):
         model_params = to_host(setup.merged(params) if setup.merged else params, main_only=True)
         if main:
-            config = loading.read_config(path)
+            config = loading.read_config(path, ignore=setup.config.model.ignore_fields)
             _replace_folder(workdir / "hf", lambda new: loading.save_hf(new, config, model_params, like=path))
     if path and setup.merged and lacks("peft"):
         adapters = to_host(params["adapters"], main_only=True)

@@ -26,7 +26,8 @@ from rl_jax.rollout.lm.sampling import Sampling
 from rl_jax.runs import run_record
 from rl_jax.training import checkpoint, sharding
 
-NOT_OF_SHAPES = {f"model.{name}" for name in ("dtype", "remat", "attention", "chat")} | {"task.data_dir"}
+NOT_OF_SHAPES = {f"model.{name}" for name in ("dtype", "remat", "attention", "chat", "ignore_fields")}
+NOT_OF_SHAPES |= {"task.data_dir"}
 REPLAYING = ("grpo", "grpo_async")  # programs that pass on the experts that ran in sampling
 RECORDING = {  # what keeps them: field -> values
     "rollout.engine.name": ("lockstep", "continuous"),
@@ -185,7 +186,8 @@ def _setup_hf(config: ConfigDict, mesh: Mesh, task: Any) -> Setup:
     """The Setup of a Hugging Face folder: its model and weights, and its tokenizer in place of the task's."""
     path = hub.local_folder(config.model.path)
     policies = policies_of(config.model)
-    model_config = dataclasses.replace(loading.read_config(path), **policies)
+    ignore = config.model.ignore_fields
+    model_config = dataclasses.replace(loading.read_config(path, ignore=ignore), **policies)
     tokenizer = tokenizers.load_tokenizer(path)
     tokenizers.check_vocabulary(tokenizer, model_config.vocab_size, path)
     longest = max(config.rollout.prompt_buckets) + longest_completion(config)
@@ -198,7 +200,7 @@ def _setup_hf(config: ConfigDict, mesh: Mesh, task: Any) -> Setup:
     shardings = sharding.tree_shardings(shapes, mesh)
 
     def init_params():
-        return loading.load(path, shardings=lambda _: shardings, **policies)[1]
+        return loading.load(path, shardings=lambda _: shardings, ignore=ignore, **policies)[1]
 
     task = task._replace(tokenizer=_with_chats(config, path, tokenizer))
     model = make_transformer(model_config, record_routes=replays_routes(config))
@@ -268,7 +270,7 @@ def load_model(fields: dict, seed: int, tokenizer) -> tuple[types.Model, Callabl
       ValueError: if the vocabulary of a checkpoint has another size.
     """
     path, replay = fields.pop("checkpoint"), fields.pop("replay_routes", False)
-    for name in ("path", "chat", "template", "lora"):  # make_setup reads them
+    for name in ("path", "ignore_fields", "chat", "template", "lora"):  # make_setup reads them
         fields.pop(name, None)
     fields |= policies_of(fields)
     if path:
@@ -289,7 +291,7 @@ def model_config(setup: Setup) -> TransformerConfig:
     """The sizes of the run's model."""
     fields = setup.config.model
     if fields.path:
-        return loading.read_config(hub.local_folder(fields.path, weights=False))
+        return loading.read_config(hub.local_folder(fields.path, weights=False), ignore=fields.ignore_fields)
     if fields.checkpoint:
         return llama2c.load(fields.checkpoint)[0]
     known = {field.name for field in dataclasses.fields(TransformerConfig)} & set(fields)

@@ -11,7 +11,7 @@ from rl_jax.runs.run_record import last_config
 # Fields that came later, with what runs of before did: group -> field -> value. Groups that a run lacks stay away.
 LATER: dict[str, dict[str, Any]] = {
     "": {"judge": {}},
-    "model": {"template": {}},
+    "model": {"template": {}, "ignore_fields": []},
     "rollout": {"long_prompts": "stop"},
     "eval": {"completion_length": 0},
     "encode": {"separator": "\n"},

@@ -58,7 +58,8 @@ def model_config(config, **changes) -> TransformerConfig:
     changes = {"unroll": 1} | changes  # as on the chips, whatever compiles the plan
     if config.model.path:
         folder = hub.local_folder(config.model.path, weights=False)
-        return dataclasses.replace(loading.read_config(folder), **policies | changes)
+        found = loading.read_config(folder, ignore=config.model.ignore_fields)
+        return dataclasses.replace(found, **policies | changes)
     known = {field.name for field in dataclasses.fields(TransformerConfig)}
     fields = {name: value for name, value in config.model.items() if name in known}
     vocabulary = tasks.load(**config.task.to_dict()).tokenizer.vocab_size

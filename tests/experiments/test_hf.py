@@ -1,6 +1,7 @@
 """A Hugging Face folder in, a run, a Hugging Face folder out."""
 
 import json
+import shutil
 
 import jax
 import numpy as np
@@ -10,8 +11,10 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from configs.tasks import hf
 from experiments import evaluate, grpo
+from experiments.parts.check_config import check
 from experiments.parts.encoding import encode_prompts
-from experiments.parts.setup import load_params, make_setup
+from experiments.parts.setup import load_params, make_setup, model_config
+from experiments.plan import programs
 from rl_jax.core.types import TokenBatch
 from rl_jax.data import readers
 from tests.experiments.shared_programs import share_programs, sharing  # noqa: F401  fixtures
@@ -154,6 +157,23 @@ def test_the_weights_go_to_their_shards(folder, tmp_path):
     jax.tree.map(np.testing.assert_array_equal, whole, sharded)
     assert len(sharded["layers"]["q"]["kernel"].sharding.device_set) == 8
     assert sharded["layers"]["q"]["kernel"].addressable_shards[0].data.size == whole["layers"]["q"]["kernel"].size / 4
+
+
+def test_a_field_that_is_not_known_can_be_named_as_harmless(folder, tmp_path):
+    config, other = small(folder, tmp_path), shutil.copytree(folder, tmp_path / "other")
+    raw = json.loads((folder / "config.json").read_text())
+    (other / "config.json").write_text(json.dumps(raw | {"made_by": "me"}))
+    config.model.path = str(other)
+    with pytest.raises(ValueError, match="made_by='me'.*--config.model.ignore_fields=\"\\('made_by',\\)\""):
+        make_setup(config)
+    config.model.ignore_fields = ("made_by",)
+    check(config)
+    setup = make_setup(config)
+    jax.tree.map(np.testing.assert_array_equal, setup.init_params(), make_setup(small(folder, tmp_path)).init_params())
+    assert model_config(setup).embed_dim == programs.model_config(config).embed_dim == 32
+    config.model.ignore_fields = ("",)
+    with pytest.raises(ValueError, match="model.ignore_fields=.*tuple of texts"):
+        check(config)
 
 
 def test_folders_that_do_not_fit_are_refused(folder, tmp_path):

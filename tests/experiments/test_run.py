@@ -258,8 +258,10 @@ def adapted(tmp_path):
     fields = dict(rank=2, alpha=4.0, targets="layers/q", variant="lora")
     adapters = lora.LoraConfig(**fields)
     base = loading.load(folder)[1]
+    raw = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(raw | {"made_by": "me"}))
     setup = Setup(*[None] * len(Setup._fields))._replace(
-        config=ConfigDict(dict(model=dict(path=str(folder), lora=fields, ignore_fields=()))),
+        config=ConfigDict(dict(model=dict(path=str(folder), lora=fields, ignore_fields=("made_by",)))),
         merged=functools.partial(lora.merge_trained, adapters),
     )
     return setup, {"base": base, "adapters": lora.init_lora(adapters, base, jax.random.key(0))}
@@ -267,7 +269,7 @@ def adapted(tmp_path):
 
 def saved_step(workdir, params):
     """final.json's step, if hf/ and peft/ are of these params."""
-    merged = np.asarray(loading.load(workdir / "hf")[1]["layers"]["q"]["kernel"])
+    merged = np.asarray(loading.load(workdir / "hf", ignore=("made_by",))[1]["layers"]["q"]["kernel"])
     adapter = peft.load_peft(workdir / "peft", params["base"], model_type="qwen3")[1]["layers"]["q"]
     np.testing.assert_allclose(adapter["b"], params["adapters"]["layers"]["q"]["b"], rtol=1e-6)
     expected = params["base"]["layers"]["q"]["kernel"] + 2.0 * (adapter["a"] @ adapter["b"])

@@ -90,7 +90,6 @@ def test_a_field_that_is_missing_is_what_transformers_takes_it_for(name):
     import transformers
 
     raw = transformers.CONFIG_MAPPING[name]().to_dict()
-    raw = {key: value for key, value in raw.items() if key not in ("chunk_size_feed_forward", "is_encoder_decoder")}
     whole, refused = families.read_config(raw), []
     for field in raw:
         try:
@@ -223,6 +222,8 @@ def shard(folder):
         ({"hidden_act": "relu"}, "field 'hidden_act': 'relu' is not supported, only silu, gelu"),
         ({"quantization_config": {"bits": 4}}, "unknown fields: quantization_config={'bits': 4}. They may change"),
         ({"use_new_trick": True}, r"unknown fields: use_new_trick=True.*ignore=\('use_new_trick',\)"),
+        ({"use_new_trick": True}, r"in a run --config.model.ignore_fields=\"\('use_new_trick',\)\""),
+        ({"rope_interleaved": True}, "field 'rope_interleaved': True is not supported, only False"),
         ({"hidden_size": "REMOVE"}, "field 'hidden_size': missing"),
         ({"hidden_size": "32"}, "field 'hidden_size': '32' is not a positive integer"),
         ({"num_key_value_heads": 3}, "config.json: num_kv_heads=3 does not divide num_heads=4"),
@@ -251,6 +252,9 @@ def test_what_config_json_may_not_say(folder, changes, message):
 def test_fields_that_the_caller_vouches_for(folder):
     edit_config(folder, use_new_trick=True, null_is_nothing=None)
     assert models.load(folder, ignore=("use_new_trick",))[0] == CONFIG
+    assert loading.model_type(folder) == "llama"
+    edit_config(folder, use_new_trick=None, unsloth_fixed=True, is_encoder_decoder=False)
+    assert models.load(folder)[0] == CONFIG
 
 
 def truncate(folder, keep=-100):

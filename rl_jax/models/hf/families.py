@@ -121,6 +121,7 @@ FAMILIES = {
     "llama": Family(
         "LlamaForCausalLM",
         optional=_ATTENTION_BIAS | {"mlp_bias": ("mlp_bias", False)},
+        fixed={"rope_interleaved": (False,)},
         derived={"head_dim": None, "num_kv_heads": None},
     ),
     "mistral": Family("MistralForCausalLM", windows="all"),
@@ -195,6 +196,16 @@ def _read_sizes(family: Family, fields: Fields) -> dict[str, Any]:
     return ours
 
 
+def check_model_type(raw: Mapping[str, Any], path) -> str:
+    """The model_type of a config.json's content. Raises ValueError if it is no key of FAMILIES. path: for messages."""
+    name = raw.get("model_type")
+    if name == "gemma3":
+        raise ValueError(f"{path}: model_type 'gemma3' is multimodal: save its text model alone, as 'gemma3_text'")
+    if not isinstance(name, str) or name not in FAMILIES:
+        raise ValueError(f"{path}: unknown model_type {name!r}; supported are {', '.join(FAMILIES)}")
+    return name
+
+
 def read_config(raw: Mapping[str, Any], *, path="config.json", ignore: Collection[str] = ()) -> TransformerConfig:
     """The TransformerConfig of a config.json's content.
 
@@ -206,12 +217,7 @@ def read_config(raw: Mapping[str, Any], *, path="config.json", ignore: Collectio
     Raises:
       ValueError: naming the field, if there is an unknown model_type, an unknown field, or an unsupported value.
     """
-    name = raw.get("model_type")
-    if name == "gemma3":
-        raise ValueError(f"{path}: model_type 'gemma3' is multimodal: save its text model alone, as 'gemma3_text'")
-    if name not in FAMILIES:
-        raise ValueError(f"{path}: unknown model_type {name!r}; supported are {', '.join(FAMILIES)}")
-    family = FAMILIES[name]
+    family = FAMILIES[check_model_type(raw, path)]
     fields = Fields(path, {family.aliases.get(key, key): value for key, value in raw.items()}, ignore)
     fields.left -= family.unused
     ours = _read_sizes(family, fields) | family.constants
@@ -228,7 +234,8 @@ def read_config(raw: Mapping[str, Any], *, path="config.json", ignore: Collectio
     ours["windows"] = read_windows(fields, ours["num_layers"], family.windows)
     if family.scaled_embedding:
         ours["embed_scale"] = float(ours["embed_dim"] ** 0.5)
-    fields.finish()
+    fields.expect("is_encoder_decoder", False)
+    fields.finish(may_ignore=True)
     try:
         return TransformerConfig(**ours)
     except ValueError as error:

@@ -13,12 +13,13 @@ REQUIRED = object()
 ACTIVATIONS = {"silu": "silu", "gelu_pytorch_tanh": "gelu_tanh", "gelu_new": "gelu_tanh"}  # theirs -> ours
 # Fields that do not change what a forward in evaluation mode computes.
 HARMLESS = frozenset(
-    """_attn_implementation _name_or_path architectures attention_dropout attn_implementation attn_pdrop bos_token_id
-    cache_implementation dtype embd_pdrop eos_token_id finetuning_task id2label initializer_range label2id
+    """_attn_implementation _attn_implementation_autoset _name_or_path architectures attention_dropout
+    attn_implementation attn_pdrop bos_token_id cache_implementation chunk_size_feed_forward dtype embd_pdrop
+    eos_token_id finetuning_task gradient_checkpointing id2label initializer_range is_llama_config label2id
     max_position_embeddings n_ctx name_or_path output_attentions output_hidden_states output_router_logits pad_token_id
     pretraining_tp problem_type resid_pdrop return_dict router_aux_loss_coef summary_activation summary_first_dropout
-    summary_proj_to_labels summary_type summary_use_proj task_specific_params torch_dtype transformers_version
-    use_cache""".split()
+    summary_proj_to_labels summary_type summary_use_proj task_specific_params tokenizer_class torch_dtype
+    transformers.js_config transformers_version unsloth_fixed unsloth_version use_cache""".split()
 )
 
 
@@ -59,14 +60,15 @@ class Fields:
         if value not in values:
             raise self.error(name, f"{value!r} is not supported, only {' or '.join(map(repr, values))}")
 
-    def finish(self) -> None:
-        """Refuses fields that were not taken, except null ones."""
+    def finish(self, *, may_ignore: bool = False) -> None:
+        """Refuses fields that were not taken, except null ones. may_ignore: whether callers can name harmless ones."""
         unknown = sorted(name for name in self.left if self.raw[name] is not None)
         if unknown:
             listed = ", ".join(f"{name}={self.raw[name]!r}"[:100] for name in unknown)
+            remedy = f"; those that do not can be named in ignore={tuple(unknown)!r}"
+            remedy += f', in a run --config.model.ignore_fields="{tuple(unknown)!r}"'
             raise ValueError(
-                f"{self.path}: unknown fields: {listed}. They may change what the model computes; those that do not "
-                f"can be named in ignore={tuple(unknown)!r}"
+                f"{self.path}: unknown fields: {listed}. They may change what the model computes{remedy * may_ignore}"
             )
 
 

@@ -186,8 +186,9 @@ def read_config(folder: str | pathlib.Path, *, ignore: Collection[str] = ()) -> 
 
 
 def model_type(folder: str | pathlib.Path) -> str:
-    """The family's name in the folder's config.json, a key of families.FAMILIES. Errors: as for `load`."""
-    return _read_config(folder)[0]
+    """The family's name in the folder's config.json, a key of families.FAMILIES. Raises ValueError if it is none."""
+    path = pathlib.Path(folder) / CONFIG
+    return families.check_model_type(read_json(path), path)
 
 
 def _read_config(folder: str | pathlib.Path, ignore: Collection[str] = ()) -> tuple[str, TransformerConfig]:
