@@ -21,6 +21,9 @@ from rl_jax.training.sharding import make_mesh, parse_mesh, tree_shardings
 from tests.models.published import PUBLISHED
 from tests.tiny import CONFIG, max_difference
 
+LLAMA3 = dict(
+    rope_type="llama3", factor=2.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=16
+)
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 GPT2 = TransformerConfig(
     vocab_size=64, embed_dim=32, num_layers=2, num_heads=4, num_kv_heads=4, head_dim=8, mlp_dim=64, norm="layer",
@@ -234,6 +237,26 @@ def shard(folder):
         ({"model_type": "qwen3", "layer_types": ["sliding_attention"] * 2}, "sliding_window gives no length"),
         ({"model_type": "gemma2", "query_pre_attn_scalar": 8, "use_bidirectional_attention": True},
          "field 'use_bidirectional_attention': True is not supported, only None or False"),
+        ({"rope_scaling": "linear"}, "field 'rope_scaling': 'linear' is not an object"),
+        ({"rope_parameters": []}, r"field 'rope_parameters': \[\] is not an object"),
+        ({"model_type": "gemma3_text", "rope_parameters": {"full_attention": 3}},
+         "field 'rope_parameters.full_attention': 3 is not an object"),
+        ({"rope_theta": "1e4"}, "field 'rope_theta': '1e4' is not a number above 0"),
+        ({"rope_scaling": LLAMA3 | {"original_max_position_embeddings": "8192"}},
+         "field 'rope_scaling.original_max_position_embeddings': '8192' is not a positive integer"),
+        ({"rope_scaling": LLAMA3 | {"high_freq_factor": 1.0}},
+         "field 'rope_scaling.high_freq_factor': 1 is not above low_freq_factor=1"),
+        ({"tie_word_embeddings": "false"}, "field 'tie_word_embeddings': 'false' is not true or false"),
+        ({"attention_bias": "no"}, "field 'attention_bias': 'no' is not true or false"),
+        ({"hidden_act": ["silu"]}, r"field 'hidden_act': \['silu'\] is not a text"),
+        ({"model_type": ["llama"]}, r"unknown model_type \['llama'\]"),
+        ({"model_type": "mistral", "sliding_window": "4096"}, "field 'sliding_window': '4096' is not 0 or more"),
+        ({"model_type": "qwen3", "use_sliding_window": "yes"}, "'use_sliding_window': 'yes' is not true or false"),
+        ({"model_type": "qwen3", "max_window_layers": -1}, "field 'max_window_layers': -1 is not 0 or more"),
+        ({"model_type": "qwen3", "layer_types": "full_attention"}, "'layer_types': 'full_attention' is not a list"),
+        ({"model_type": "qwen3", "layer_types": [[], []]}, "field 'layer_types': .* are not 2 of"),
+        ({"model_type": "gemma2", "sliding_window_pattern": 0}, "field 'sliding_window_pattern': 0 is not a positive"),
+        ({"model_type": "gemma2", "final_logit_softcapping": "30"}, "'final_logit_softcapping': '30' is not a"),
         ({"num_hidden_layers": 3}, "missing tensor 'model.layers.2"),
         ({"num_hidden_layers": 1}, "unexpected tensor 'model.layers.1"),
         ({"intermediate_size": 47}, r"gate_proj.weight' is \[48, 32\], but config.json requires \[47, 32\]"),

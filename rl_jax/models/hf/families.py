@@ -221,12 +221,13 @@ def read_config(raw: Mapping[str, Any], *, path="config.json", ignore: Collectio
     fields = Fields(path, {family.aliases.get(key, key): value for key, value in raw.items()}, ignore)
     fields.left -= family.unused
     ours = _read_sizes(family, fields) | family.constants
-    ours["norm_eps"] = fields.positive(family.norm_eps[0], fields.take(*family.norm_eps))
-    ours["tied_head"] = fields.take("tie_word_embeddings", family.tied_head)
+    ours["norm_eps"] = fields.take(*family.norm_eps, kind=float)
+    ours["tied_head"] = fields.take("tie_word_embeddings", family.tied_head, kind=bool)
     ours["activation"] = read_activation(fields, family.activation, family.default_activation)
     for field, (theirs, default) in family.optional.items():
         # null means no softcap; a missing field is the class's default.
-        ours[field] = fields.take(theirs, 0.0 if theirs in raw and field.endswith("softcap") else default)
+        kind = bool if isinstance(default, bool) else float
+        ours[field] = fields.take(theirs, 0.0 if theirs in raw and field.endswith("softcap") else default, kind=kind)
     for theirs, values in family.fixed.items():
         fields.expect(theirs, *values)
     if "learned_positions" not in family.sizes:

@@ -7,9 +7,11 @@ import math
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from rl_jax.data.readers import DataError
 from rl_jax.models.transformer.config import TransformerConfig
 
 REQUIRED = object()
+KINDS = {bool: "true or false", str: "a text", list: "a list", dict: "an object"}  # of JSON, in words
 ACTIVATIONS = {"silu": "silu", "gelu_pytorch_tanh": "gelu_tanh", "gelu_new": "gelu_tanh"}  # theirs -> ours
 # Fields that do not change what a forward in evaluation mode computes.
 HARMLESS = frozenset(
@@ -31,20 +33,38 @@ class Fields:
         self.raw = raw
         self.left = set(raw) - HARMLESS - {"model_type"} - set(ignore)
 
-    def error(self, name: str, problem: str) -> ValueError:
-        """A ValueError about one field."""
-        return ValueError(f"{self.path}, field {name!r}: {problem}")
+    def error(self, name: str, problem: str) -> DataError:
+        """A DataError about one field."""
+        return DataError(f"{self.path}, field {name!r}: {problem}")
 
-    def take(self, name: str, default=REQUIRED, *, kind: type | None = None):
-        """The value of a field. default: its value if it is missing or null; REQUIRED raises ValueError then."""
+    def take(self, name: str, default=REQUIRED, *, kind: type | None = None, least: int = 1):
+        """The value of a field.
+
+        Args:
+          name: of the field.
+          default: its value if it is missing or null; REQUIRED refuses that.
+          kind: bool, str, list or dict; int: at least `least`; float: a number above 0. None: anything.
+          least: of an int.
+
+        Raises:
+          DataError: if it is missing, or of another kind; names the file and the field.
+        """
         self.left.discard(name)
         value = self.raw.get(name)
         if value is None and default is REQUIRED:
             raise self.error(name, "missing, and no other field determines it")
         if value is None:
             return default
-        if kind is int and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise self.error(name, f"{value!r} is not a positive integer")
+        return self.of_kind(name, value, kind, least)
+
+    def of_kind(self, name: str, value: Any, kind: type | None, least: int = 1) -> Any:
+        """The value, which may be a part of a field; an int as a float if kind is float. Arguments, errors: as take."""
+        if kind is float:
+            return self.positive(name, value)
+        if kind is int and (isinstance(value, bool) or not isinstance(value, int) or value < least):
+            raise self.error(name, f"{value!r} is not {'a positive integer' if least == 1 else '0 or more'}")
+        if kind in KINDS and not isinstance(value, kind):
+            raise self.error(name, f"{value!r:.60} is not {KINDS[kind]}")
         return value
 
     def positive(self, name: str, value: Any) -> float:
@@ -83,7 +103,7 @@ def read_activation(fields: Fields, names: Collection[str], default: str) -> str
     Raises:
       ValueError: if they contradict each other, or it is not supported.
     """
-    values = {fields.take(name, None) for name in names} - {None}
+    values = {fields.take(name, None, kind=str) for name in names} - {None}
     if len(values) > 1:
         raise fields.error(names[0], f"contradicts {', '.join(map(repr, names[1:]))}: {sorted(values)}")
     (value,) = values or {default}
@@ -92,8 +112,9 @@ def read_activation(fields: Fields, names: Collection[str], default: str) -> str
     return ACTIVATIONS[value]
 
 
-def _read_scaling(fields: Fields, name: str, spec: Mapping[str, Any], theta: float) -> dict[str, Any]:
+def _read_scaling(fields: Fields, name: str, spec: Any, theta: float) -> dict[str, Any]:
     """One dict of RoPE parameters, old or new style, as our fields."""
+    spec = fields.of_kind(name, spec, dict)
     spec = {key: value for key, value in spec.items() if value is not None}
     old_name = spec.pop("type", "default")
     kind = spec.pop("rope_type", old_name)
@@ -104,10 +125,14 @@ def _read_scaling(fields: Fields, name: str, spec: Mapping[str, Any], theta: flo
             ours |= {"rope_scaling": "linear", "rope_factor": factor}
         elif kind == "llama3":
             length = spec.pop("original_max_position_embeddings", fields.raw.get("max_position_embeddings"))
+            length = fields.of_kind(f"{name}.original_max_position_embeddings", length, int)
             factor = fields.positive(f"{name}.factor", spec.pop("factor"))
             ours |= {"rope_scaling": "llama3", "rope_factor": factor, "rope_original_length": length}
-            for end in (f"{part}_freq_factor" for part in ("low", "high")):
-                ours[f"rope_{end}"] = fields.positive(f"{name}.{end}", spec.pop(end))
+            ends = ("low_freq_factor", "high_freq_factor")
+            low, high = (fields.positive(f"{name}.{end}", spec.pop(end)) for end in ends)
+            if low >= high:  # the wavelengths between the two are interpolated by 1 / (high - low)
+                raise fields.error(f"{name}.high_freq_factor", f"{high:g} is not above low_freq_factor={low:g}")
+            ours |= {"rope_low_freq_factor": low, "rope_high_freq_factor": high}
         elif kind != "default":
             raise fields.error(name, f"rope_type {kind!r} is not supported, only default, linear, llama3")
     except KeyError as error:
@@ -119,21 +144,23 @@ def _read_scaling(fields: Fields, name: str, spec: Mapping[str, Any], theta: flo
 
 def read_rope(fields: Fields, *, local: bool) -> dict[str, Any]:
     """Our RoPE fields. local: layers with a window have their own base (Gemma 3), unscaled."""
-    theta, scaling = fields.take("rope_theta", None), fields.take("rope_scaling", None)
-    spec = scaling or fields.take("rope_parameters", {})
-    fields.left.discard("rope_parameters")
+    theta, scaling = fields.take("rope_theta", None, kind=float), fields.take("rope_scaling", None, kind=dict)
+    spec, name = fields.take("rope_parameters", {}, kind=dict), "rope_parameters"
+    if scaling:
+        spec, name = scaling, "rope_scaling"
     if not local:
-        return _read_scaling(fields, "rope_parameters", spec, 10_000.0 if theta is None else theta)
-    local_theta = fields.take("rope_local_base_freq", 10_000.0)
+        return _read_scaling(fields, name, spec, 10_000.0 if theta is None else theta)
+    local_theta = fields.take("rope_local_base_freq", 10_000.0, kind=float)
     if not {"full_attention", "sliding_attention"} & set(spec):
         spec = {"full_attention": spec}
     known = {"full_attention": 1_000_000.0 if theta is None else theta, "sliding_attention": local_theta}
     unknown = sorted(set(spec) - set(known))
     if unknown:
-        raise fields.error("rope_parameters", f"unknown kinds of layers: {', '.join(unknown)}")
-    ours, sliding = (_read_scaling(fields, "rope_parameters", spec.get(k) or {}, base) for k, base in known.items())
+        raise fields.error(name, f"unknown kinds of layers: {', '.join(unknown)}")
+    parts = {kind: {} if spec.get(kind) is None else spec[kind] for kind in known}
+    ours, sliding = (_read_scaling(fields, f"{name}.{kind}", parts[kind], base) for kind, base in known.items())
     if "rope_scaling" in sliding:
-        raise fields.error("rope_parameters", "scaling in layers with a window is not supported")
+        raise fields.error(name, "scaling in layers with a window is not supported")
     return ours | {"local_rope_theta": sliding["rope_theta"]}
 
 
@@ -165,22 +192,22 @@ def read_windows(fields: Fields, num_layers: int, style: str) -> tuple[int, ...]
     """
     if style == "none":
         return (0,) * num_layers
-    used = style not in ("all_if_used", "types_if_used") or fields.take("use_sliding_window", False)
+    used = style not in ("all_if_used", "types_if_used") or fields.take("use_sliding_window", False, kind=bool)
     # null is no window; a missing field is the class's default.
-    window = fields.take("sliding_window", 0 if "sliding_window" in fields.raw else 4096)
+    window = fields.take("sliding_window", 0 if "sliding_window" in fields.raw else 4096, kind=int, least=0)
     window = window if used else 0
     if style in ("all", "all_if_used"):
         return (window,) * num_layers
     if style == "types_if_used":
-        first = fields.take("max_window_layers", 28)
+        first = fields.take("max_window_layers", 28, kind=int, least=0)
         sliding = [bool(window) and i >= first for i in range(num_layers)]
     else:
-        pattern = fields.take("sliding_window_pattern", int(style.removeprefix("every_")))
-        pattern = fields.take("_sliding_window_pattern", pattern)
+        pattern = fields.take("sliding_window_pattern", int(style.removeprefix("every_")), kind=int)
+        pattern = fields.take("_sliding_window_pattern", pattern, kind=int)
         sliding = [(i + 1) % pattern > 0 for i in range(num_layers)]
-    types = fields.take("layer_types", None)
+    types = fields.take("layer_types", None, kind=list)
     if types is not None:
-        if len(types) != num_layers or set(types) - {"full_attention", "sliding_attention"}:
+        if len(types) != num_layers or any(kind not in ("full_attention", "sliding_attention") for kind in types):
             raise fields.error("layer_types", f"{types} are not {num_layers} of full_attention or sliding_attention")
         sliding = [kind == "sliding_attention" for kind in types]
     if any(sliding) and not window:
