@@ -64,6 +64,9 @@ def test_configs_of_published_models(name):
     assert families.read_config({key: normalised[key] for key in kept & set(normalised)}) == config
     written = families.write_config(config)
     assert written["model_type"] == raw["model_type"] and families.read_config(written) == config
+    old = {"num_experts", "rope_theta", "rope_scaling", "rope_local_base_freq"}  # what transformers 4 reads instead
+    for form in (old, {"num_local_experts", "rope_parameters"}):
+        assert families.read_config({key: value for key, value in written.items() if key not in form}) == config
 
 
 @pytest.mark.parametrize(
@@ -82,6 +85,8 @@ def test_old_forms_mean_what_transformers_makes_of_them(name, changes):
     raw = PUBLISHED[name][1] | changes
     config, plain = families.read_config(raw), families.read_config(PUBLISHED[name][1])
     assert config != plain
+    written = families.write_config(config)
+    assert families.read_config({key: written[key] for key in set(written) - {"rope_parameters"}}) == config
     normalised = transformers.AutoConfig.for_model(**raw).to_dict()
     new = set(normalised) & (set(raw) | {"layer_types", "rope_parameters"}) - {"sliding_window_pattern", "rope_scaling"}
     assert families.read_config({key: normalised[key] for key in new}) == config
@@ -114,6 +119,8 @@ def test_our_own_default_model_is_a_llama():
 def test_loads_what_was_saved(saved):
     config, params = models.load(saved, dtype="bfloat16", remat="full")
     assert config == dataclasses.replace(CONFIG, dtype="bfloat16", remat="full")
+    raw = json.loads((saved / "config.json").read_text())
+    assert raw["dtype"] == raw["torch_dtype"] == "float32", "as transformers 5 and 4 call it"
     assert max_difference(params, params_of(CONFIG)) == 0.0
 
 
@@ -257,6 +264,8 @@ def shard(folder):
         ({"model_type": "qwen3", "layer_types": [[], []]}, "field 'layer_types': .* are not 2 of"),
         ({"model_type": "gemma2", "sliding_window_pattern": 0}, "field 'sliding_window_pattern': 0 is not a positive"),
         ({"model_type": "gemma2", "final_logit_softcapping": "30"}, "'final_logit_softcapping': '30' is not a"),
+        ({"model_type": "qwen3_moe", "num_experts": 4, "num_local_experts": 8},
+         "field 'num_experts': 4 contradicts num_local_experts=8"),
         ({"num_hidden_layers": 3}, "missing tensor 'model.layers.2"),
         ({"num_hidden_layers": 1}, "unexpected tensor 'model.layers.1"),
         ({"intermediate_size": 47}, r"gate_proj.weight' is \[48, 32\], but config.json requires \[47, 32\]"),

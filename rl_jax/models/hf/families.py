@@ -219,6 +219,11 @@ def read_config(raw: Mapping[str, Any], *, path="config.json", ignore: Collectio
     """
     family = FAMILIES[check_model_type(raw, path)]
     fields = Fields(path, {family.aliases.get(key, key): value for key, value in raw.items()}, ignore)
+    for other, theirs in family.aliases.items():
+        found = [raw[name] for name in (theirs, other) if raw.get(name) is not None]
+        if found[1:] and found[0] != found[1]:
+            raise fields.error(other, f"{found[1]!r} contradicts {theirs}={found[0]!r}")
+        fields.raw[theirs] = found[0] if found else None
     fields.left -= family.unused
     ours = _read_sizes(family, fields) | family.constants
     ours["norm_eps"] = fields.take(*family.norm_eps, kind=float)
@@ -250,6 +255,7 @@ def _write(config: TransformerConfig, name: str, family: Family) -> dict[str, An
         theirs_of["gelu_tanh"] = "gelu_new"
     raw: dict[str, Any] = {"model_type": name, "architectures": [family.architecture]}
     raw |= {theirs: getattr(config, field) for field, theirs in family.sizes.items()}
+    raw |= {other: raw[theirs] for other, theirs in family.aliases.items()}  # transformers 4 knows these only
     raw |= {family.norm_eps[0]: config.norm_eps, "tie_word_embeddings": config.tied_head}
     raw[family.activation[0]] = theirs_of[config.activation]
     for field, (theirs, _) in family.optional.items():

@@ -165,7 +165,7 @@ def read_rope(fields: Fields, *, local: bool) -> dict[str, Any]:
 
 
 def write_rope(config: TransformerConfig, *, local: bool) -> dict[str, Any]:
-    """The inverse of read_rope."""
+    """The inverse of read_rope, in the form of transformers 5 (rope_parameters) and in that of 4 (the other fields)."""
     spec: dict[str, Any] = {"rope_type": "default", "rope_theta": config.rope_theta}
     if config.rope_scaling != "none":
         spec |= {"rope_type": config.rope_scaling, "factor": config.rope_factor}
@@ -175,10 +175,14 @@ def write_rope(config: TransformerConfig, *, local: bool) -> dict[str, Any]:
             "high_freq_factor": config.rope_high_freq_factor,
             "original_max_position_embeddings": config.rope_original_length,
         }
+    old: dict[str, Any] = {"rope_theta": config.rope_theta}
+    if config.rope_scaling != "none":
+        old["rope_scaling"] = {name: value for name, value in spec.items() if name != "rope_theta"}
     if not local:
-        return {"rope_parameters": spec}
+        return old | {"rope_parameters": spec}
     sliding = {"rope_type": "default", "rope_theta": config.local_rope_theta}
-    return {"rope_parameters": {"full_attention": spec, "sliding_attention": sliding}}
+    old["rope_local_base_freq"] = config.local_rope_theta
+    return old | {"rope_parameters": {"full_attention": spec, "sliding_attention": sliding}}
 
 
 def read_windows(fields: Fields, num_layers: int, style: str) -> tuple[int, ...]:

@@ -311,7 +311,8 @@ def save_hf(
     partial = folder.parent / f".{folder.name}.{uuid.uuid4().hex}.partial"
     partial.mkdir()
     try:
-        raw = {key: value for key, value in raw.items() if key != "torch_dtype"} | {"dtype": dtype}
+        # transformers 4 reads torch_dtype; a file of 5 that is kept has none.
+        raw |= {"dtype": dtype} | ({"torch_dtype": dtype} if like is None or "torch_dtype" in raw else {})
         (partial / CONFIG).write_text(json.dumps(raw, indent=2, sort_keys=True) + "\n", encoding="utf-8")
         tensors = _tensors(params, groups, jnp.dtype(dtype))
         save_tensors(partial, {name: sizes[name] for name in groups}, tensors, max_shard_bytes)
