@@ -4,13 +4,16 @@ b1, b2, eps and weight_decay are those of the optimizer's fields where a functio
 beside `fn`.
 """
 
+import re
+
 import jax
 import optax
 from optax import contrib
 
 from rl_jax.core.types import path_name
 
-_KERNELS = "kernel"
+# Stacked matrices of the layers: [L, in, out], and those of experts [L, E, in, out], but not their router.
+_OF_MUON = re.compile(r"(.*/)?layers/(?!experts/router/)(.*/)?(kernel|experts/(gate|up|down))")
 
 
 def adamw(
@@ -78,7 +81,7 @@ def muon(
 ) -> optax.GradientTransformation:
     """Muon: orthogonalised momentum for the layers' matrices, AdamW for everything else (embedding, head, adapters).
 
-    Updates have AdamW's root mean square, so AdamW's rates fit. Source: arXiv 2502.16982.
+    Each expert's matrix is one of the layers' matrices. Their router gets AdamW. Updates have AdamW's root mean square, so AdamW's rates fit. Source: arXiv 2502.16982.
 
     Args:
       rate: update -> learning rate.
@@ -109,11 +112,10 @@ def sgd(rate: optax.Schedule, *, momentum: float = 0.0, weight_decay: float = 0.
 
 
 def _matrices(params):
-    """Muon's axes of each param: the last two of a layer's kernel, [.., in, out]; None for the others."""
+    """Muon's axes of each param: the last two of a layer's kernel or experts, [.., in, out]; None for the others."""
 
     def axes(path, leaf):
-        name = path_name(path)
-        of_layer = "layers/" in name and name.endswith(_KERNELS) and leaf.ndim > 2
+        of_layer = _OF_MUON.fullmatch(path_name(path)) and leaf.ndim > 2
         return contrib.MuonDimensionNumbers(leaf.ndim - 2, leaf.ndim - 1) if of_layer else None
 
     return jax.tree_util.tree_map_with_path(axes, params)

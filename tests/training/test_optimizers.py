@@ -1,5 +1,6 @@
 """training/optimizers.py: each rule's first updates against numpy, on stacked layers, with frozen params, on a mesh."""
 
+import dataclasses
 import json
 
 import jax
@@ -14,12 +15,14 @@ from experiments import sft
 from experiments.parts.check_config import check
 from experiments.parts.training import make_optimizer
 from rl_jax.core.binding import bind, public_functions
+from rl_jax.models.hf.loading import param_shapes
 from rl_jax.models.partition import freeze
 from rl_jax.training import optimizers, sharding
 from rl_jax.training.step import make_schedule
 from tests.experiments import small
 from tests.experiments.shared_programs import share_programs, sharing  # noqa: F401  fixtures
 from tests.experiments.small import kept_signals  # noqa: F401  a fixture
+from tests.tiny import CONFIG
 
 RATE = 0.1
 
@@ -98,6 +101,32 @@ def test_muon_orthogonalises_each_layers_matrix_and_leaves_the_rest_to_adamw():
         assert 0.6 < values.min() / (0.2 * np.sqrt(6)) and values.max() / (0.2 * np.sqrt(6)) < 1.3
         u, _, v = np.linalg.svd(np.asarray(params(1)["layers"]["q"]["kernel"][layer], np.float64), full_matrices=False)
         assert np.sum(u @ v * step) / np.linalg.norm(step) / 2 > 0.97, "the direction of the gradient's polar factor"
+
+
+def test_muon_takes_each_expert_apart_and_leaves_the_router_to_adamw():
+    config = dataclasses.replace(CONFIG, num_experts=3, experts_per_token=2)
+    rng = np.random.default_rng(0)
+    start, gradient = (
+        jax.tree.map(lambda leaf: rng.normal(size=leaf.shape).astype(np.float32), param_shapes(config))
+        for _ in range(2)
+    )
+    optimizer = optimizers.muon(optax.constant_schedule(RATE), weight_decay=0.1)
+    found = optimizer.update(gradient, optimizer.init(start), start)[0]["layers"]
+    alone = optax.contrib.muon(RATE, consistent_rms=0.2, weight_decay=0.1)  # of one matrix [in, out]
+    adam = optax.adamw(RATE, weight_decay=0.1, nesterov=True)
+
+    def by(rule, pick):
+        value, slope = pick(start["layers"]), pick(gradient["layers"])
+        return rule.update(slope, rule.init(value), value)[0]
+
+    for name in ("gate", "up", "down"):
+        assert found["experts"][name].ndim == 4
+        for layer, expert in ((0, 0), (1, 2)):
+            expected = by(alone, lambda tree: tree["experts"][name][layer, expert])  # noqa: B023
+            np.testing.assert_allclose(found["experts"][name][layer, expert], expected, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(found["q"]["kernel"][1], by(alone, lambda x: x["q"]["kernel"][1]), rtol=1e-4, atol=1e-6)
+    router = by(adam, lambda tree: tree["experts"]["router"]["kernel"])
+    np.testing.assert_allclose(found["experts"]["router"]["kernel"], router, rtol=1e-5)
 
 
 def test_adafactors_updates_have_bounded_size_and_few_states():
