@@ -23,6 +23,7 @@ def optimizer(**changes) -> ConfigDict:
         b2=0.999,
         eps=1e-8,
         weight_decay=0.0,
+        decayed="all",
     )
     return ConfigDict(_known(fields, changes))
 

@@ -41,6 +41,7 @@ OPTIMIZER = {
     "b2": "Adam's decay of the mean of their squares.",
     "eps": "Adam's epsilon, added to the root of the mean square.",
     "weight_decay": "AdamW's decoupled weight decay, per update times the rate. 0: none.",
+    "decayed": 'What decays: "all", or "matrices", without norms and biases (as transformers\' Trainer).',
 }
 ADAM = {name: OPTIMIZER[name] for name in ("b1", "b2", "eps")}
 UPDATE = {

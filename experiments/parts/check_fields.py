@@ -26,6 +26,7 @@ def _all_counts(x: Any) -> bool:
 # (endings of dotted names, test of the value, the test in words). nan passes none of them.
 RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("seed", lambda x: 0 <= x < 2**32, "from 0 to 2**32 - 1"),
+    ("optimizer.decayed", *_choice("all", "matrices")),
     ("optimizer.b1 optimizer.b2", lambda x: 0 <= x < 1, "from 0 to below 1"),
     ("optimizer.eps final_fraction length_power brevity", lambda x: 0 <= x < math.inf, NOT_NEGATIVE),
     ("regularizer_coef missing_eos_penalty", lambda x: 0 <= x < math.inf, NOT_NEGATIVE),

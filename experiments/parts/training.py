@@ -22,7 +22,8 @@ def make_optimizer(fields: ConfigDict) -> tuple[optax.GradientTransformation, op
     """(the optimizer, its schedule) from a config's optimizer fields (configs.common.optimizer)."""
     fields = fields.to_dict()
     adam = {name: fields.pop(name) for name in ("b1", "b2", "eps", "weight_decay")}
-    rule = fields.pop("rule", "adamw")  # runs of before there was a choice have none
+    adam["decayed"] = fields.pop("decayed", "all")  # runs of before there was a choice have neither
+    rule = fields.pop("rule", "adamw")
     schedule = make_schedule(**fields)
     return bind(rule, optimizers, **adam)(schedule), schedule
 

@@ -15,6 +15,7 @@ from experiments import sft
 from experiments.parts.check_config import check
 from experiments.parts.training import make_optimizer
 from rl_jax.core.binding import bind, public_functions
+from rl_jax.core.types import path_name
 from rl_jax.models.hf.loading import param_shapes
 from rl_jax.models.partition import freeze
 from rl_jax.training import optimizers, sharding
@@ -144,7 +145,8 @@ def test_adafactors_updates_have_bounded_size_and_few_states():
 
 @pytest.mark.parametrize("name", public_functions(optimizers))
 def test_every_rule_works_on_a_mesh_and_beside_frozen_params(name):
-    optimizer = freeze(getattr(optimizers, name)(optax.constant_schedule(RATE)), "embed")
+    rule = getattr(optimizers, name)(optax.constant_schedule(RATE), weight_decay=0.1, decayed="matrices")
+    optimizer = freeze(rule, "embed")
     mesh = sharding.make_mesh(sharding.parse_mesh("data:2,fsdp:2,tensor:2"))
     start = params()
     state = jax.eval_shape(optimizer.init, start)
@@ -165,11 +167,53 @@ def test_every_rule_works_on_a_mesh_and_beside_frozen_params(name):
     assert np.abs(found["layers"]["q"]["kernel"] - start["layers"]["q"]["kernel"]).max() > 1e-3
 
 
+@pytest.mark.parametrize("name", public_functions(optimizers))
+def test_norms_and_biases_decay_only_if_told(name):
+    """What two updates make of each param: as without a decay, if it does not decay."""
+    shapes = {
+        "embed": {"embedding": (10, 4)},
+        "layers": {"q": {"kernel": (2, 4, 6), "bias": (2, 6)}, "mlp_norm": {"scale": (2, 4)},
+                   "experts": {"up": (2, 3, 4, 6)}},
+        "adapters": {"layers": {"q": {"a": (2, 4, 2), "magnitude": (2, 6)}}},
+        "final_norm": {"scale": (4,), "bias": (4,)},
+    }  # fmt: skip
+    rng = np.random.default_rng(0)
+
+    def draw():
+        return jax.tree.map(lambda s: rng.normal(size=s).astype(np.float32), shapes, is_leaf=lambda x: type(x) is tuple)
+
+    start, gradients = draw(), [draw(), draw()]
+
+    def change(**fields):
+        optimizer = getattr(optimizers, name)(optax.constant_schedule(RATE), **fields)
+        now, state = start, optimizer.init(start)
+        for gradient in gradients:
+            updates, state = optimizer.update(gradient, state, now)
+            now = optax.apply_updates(now, updates)
+        return {path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(now)}
+
+    none, default, every, matrices = (
+        change(weight_decay=decay, **more)
+        for decay, more in [(0.0, {}), (0.1, {}), (0.1, {"decayed": "all"}), (0.1, {"decayed": "matrices"})]
+    )
+    for path, leaf in none.items():
+        np.testing.assert_array_equal(default[path], every[path])
+        assert np.abs(every[path] - leaf).max() > 1e-4, path
+        decays = path.rpartition("/")[2] in ("embedding", "kernel", "up", "a")
+        np.testing.assert_allclose(matrices[path], (every if decays else none)[path], rtol=1e-6, err_msg=path)
+    with pytest.raises(ValueError, match="decayed='some' is none of all, matrices"):
+        change(decayed="some")
+
+
 def test_a_config_names_it():
     fields = common.optimizer(learning_rate=RATE, rule=dict(fn="lion", beta_mean=0.9), decay="linear", decay_steps=2)
     optimizer, schedule = make_optimizer(fields)
     np.testing.assert_allclose([schedule(i) for i in range(3)], [RATE] * 3, rtol=1e-6)
     assert len(jax.tree.leaves(updated(optimizer)[1])) == len(jax.tree.leaves(params())) + 2, "one state per param"
+    fields = common.optimizer(learning_rate=RATE, weight_decay=0.1, decayed="matrices")
+    (now, _), (still, _) = (updated(make_optimizer(x)[0]) for x in (fields, common.optimizer(learning_rate=RATE)))
+    assert_close(now["layers"]["q"]["bias"], still["layers"]["q"]["bias"])
+    assert np.abs(now["embed"]["embedding"] - still["embed"]["embedding"]).max() > 1e-3
     for rule, said in [("lyon", "has no function 'lyon'; it has: adafactor, adamw, lion"), ("sgd", None)]:
         config = arithmetic.get_config("smoke")
         config.train.optimizer.rule.fn = rule
