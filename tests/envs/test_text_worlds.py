@@ -332,6 +332,52 @@ def test_a_search_costs_a_turn_and_may_be_off():
     assert env.step("s nobody").messages[0]["content"] == "none\n" and env.step("s").numbers["malformed"] == 1
 
 
+def test_every_question_is_solved_by_what_was_read():
+    """Also "friend of eli?" where gus likes eli; the expert says no name that it has not read, after a beginner too."""
+    env, rng = lookups.Search(), random.Random(0)
+    for facts, who in itertools.product(range(60), lookups.PEOPLE):
+        info = {"who": who, "far": True, "facts": facts}
+
+        def read(said, env=env):
+            return env.step(said).messages[0]["content"].split()
+
+        env.reset(record("", info), 0)
+        friend = read(f"s {who} likes")[-1]
+        pet = read(f"s {friend} has")[-1]
+        last = env.step(f"a {pet}")
+        assert last.numbers["correct"] == 1 and last.reward == 1, (facts, who)
+        for novice in (False, True):
+            env.reset(record("", info), 0)
+            seen, total = {who}, 0.0
+            if novice:
+                step = env.step(f"s {rng.choice(lookups.PEOPLE)}")
+                seen |= set(step.messages[0]["content"].split())
+            while True:
+                said = env.expert(rng)
+                assert set(said.split()) & {*lookups.PEOPLE, *lookups.PETS} <= seen, (facts, who, said)
+                step = env.step(said)
+                total += step.reward
+                if step.done:
+                    break
+                seen |= set(step.messages[0]["content"].split())
+            assert step.numbers["correct"] == 1 and total >= 1 - 2 * env.price - 1e-9
+            assert novice or total == pytest.approx(1 - 2 * env.price)
+
+
+def test_without_a_search_only_what_stays_the_same_is_known():
+    """Fresh facts are guessed, one of six right; those of all episodes are known by heart."""
+    fresh, same = lookups.Search(tool=False), lookups.Search(tool=False, fresh=False)
+    rng = random.Random(0)
+    shares = [
+        sum(earned(env, p, lambda env: env.expert(rng)) for p in problems(env, 300)) / 300 for env in (fresh, same)
+    ]
+    assert shares[0] == pytest.approx(1 / 6, abs=0.07) and shares[1] == 1
+    last = lookups.Search(most=2)  # no room for the second search: it guesses
+    last.reset(record("", {"who": "eli", "far": True, "facts": 0}), 0)
+    last.step("s eli likes")
+    assert last.expert(rng).startswith("a ")
+
+
 def test_a_database_answers_and_cannot_be_written():
     env = make("database")
     prompt, info = problems(env, 1)[0]

@@ -15,9 +15,10 @@ PETS = ("ant", "bee", "cat", "dog", "eel", "fox")
 class Search(World):
     """Questions about who has what, and a search over a corpus: "eli?" -> "s eli" -> "eli has a cat" -> "cat".
 
-    "s WORDS" gives the document with the most of these words (the first of several), "a ANSWER" or any other word ends
-    the episode, 1 if it is right. A share of the questions has two hops ("friend of eli?": "eli likes bob", "bob has a
-    fox"). The best return is 1 - price x hops. A stand-in for UR2's retrieval over an encyclopedia (arXiv 2508.06165):
+    "s WORDS" gives the document with the most of these words: of several one that begins with them, else the first. "a
+    ANSWER" or any other word ends the episode, 1 if it is right. A share of the questions has two hops ("friend of
+    eli?": "eli likes bob", "bob has a fox"). Every question can be answered by what was read; the best return is
+    1 - price x hops if `most` leaves room. A stand-in for UR2's retrieval over an encyclopedia (arXiv 2508.06165):
     records whose info has "search": false answer "off" to a search (its switch per prompt, from the pass rate); the
     corpus has every fact once, in an order of its own seed. The facts are the same in all episodes of a seed, so a
     policy may also learn them by heart: `fresh` draws them anew for each episode.
@@ -64,9 +65,7 @@ class Search(World):
         self._documents = [f"{who} has a {pets[who]}" for who in PEOPLE]
         self._documents += [f"{who} likes {friends[who]}" for who in PEOPLE]
         rng.shuffle(self._documents)
-        self._path = (
-            [f"s {info['who']} likes", f"s {friends[info['who']]} has"] if info["far"] else [f"s {info['who']} has"]
-        )
+        self._who, self._far = info["who"], info["far"]
         self._right = pets[friends[info["who"]] if info["far"] else info["who"]]
         self._allowed, self._found = info.get("search", True) and self._tool, []
 
@@ -87,16 +86,32 @@ class Search(World):
             return self.won() if words[-1] == self._right else self.lost()
         if not self._allowed or len(words) == 1:
             return self.answer("off\n" if len(words) > 1 else "?\n", calls=1.0, malformed=float(len(words) == 1))
-        wanted = Counter(words[1:])
-        scores = [sum((Counter(document.split()) & wanted).values()) for document in self._documents]
-        best = max(scores)
-        text = self._documents[scores.index(best)] if best else "none"
+        wanted, asked = Counter(words[1:]), " ".join(words[1:])
+
+        def score(document: str) -> tuple[int, bool]:  # "eli likes" is in "gus likes eli", too
+            return (Counter(document.split()) & wanted).total(), f"{document} ".startswith(f"{asked} ")
+
+        best = max(self._documents, key=score)  # the first of the best
+        text = best if score(best)[0] else "none"
         self._found.append(text)
         return self.answer(f"{text}\n", calls=1.0)
 
     def expert(self, rng: random.Random) -> str:
-        """The next search, then the answer."""
-        return self._path[self.turn] if self.turn < len(self._path) and self._allowed else f"a {self._right}"
+        """The next search by what was read so far, then the answer; a guess where nothing can be read any more.
+
+        Where the tool is off it knows by heart what stays the same in all episodes.
+        """
+        who = self._told(f"{self._who} likes ") if self._far else self._who
+        pet = self._told(f"{who} has a ") if who else ""
+        if not self._allowed and not self._fresh:
+            pet = self._right
+        if pet or not self._allowed or self.turn + 1 == self.most:
+            return f"a {pet or rng.choice(PETS)}"
+        return f"s {who} has" if who else f"s {self._who} likes"
+
+    def _told(self, beginning: str) -> str:
+        """The rest of a document that was found and begins so; "" if there is none."""
+        return next((text.removeprefix(beginning) for text in self._found if text.startswith(beginning)), "")
 
     def novice(self, rng: random.Random) -> str:
         """A search for anybody, or a guess."""
