@@ -14,9 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from rl_jax.experience import trajectory
 from rl_jax.experience.trajectory import Trajectory
-from rl_jax.preferences.episodes import FOLDER
+from rl_jax.preferences.episodes import FOLDER, of_step
 
 KIND, FAMILIAR = "successes", "familiar"  # the second: parts/familiar_episodes.py
 PROGRAMS = {KIND: "agents", FAMILIAR: "ppo"}
@@ -66,10 +65,8 @@ class Successes:
 
     def of(self, prompt_id: str, newest: int) -> list[Trajectory]:
         """The successes of a prompt, the oldest first. newest: number of the last step whose episodes count."""
-        import pyarrow.parquet
-
         for step in range(self._read + 1, newest + 1):
-            for one in trajectory.from_table(pyarrow.parquet.read_table(self._folder / f"{step:08d}.parquet")):
+            for one in of_step(self._folder, step, "agent.replay"):
                 kept = self._kept.setdefault(one.prompt_id, [])
                 if one.reward > self._above and one.status != "error" and not any(same(one, other) for other in kept):
                     kept.append(one)

@@ -24,9 +24,8 @@ from experiments.parts.sample_groups import Collected
 from experiments.parts.setup import Setup
 from rl_jax import ppo
 from rl_jax.core.types import TokenScores
-from rl_jax.experience import trajectory
 from rl_jax.experience.trajectory import Trajectory
-from rl_jax.preferences.episodes import FOLDER
+from rl_jax.preferences.episodes import FOLDER, of_step
 from rl_jax.selection import evolving
 
 ROOM = 2**22  # of the step's key
@@ -55,16 +54,8 @@ class FamiliarEpisodes:
         Raises:
           FileNotFoundError: if a step's file is gone: the run would go on with other episodes than it would have had.
         """
-        import pyarrow.parquet
-
         for step in range(self._read + 1, newest + 1):
-            path = self._folder / f"{step:08d}.parquet"
-            if not path.is_file():
-                raise FileNotFoundError(
-                    f"{path}: agent.replay draws from the episodes of all earlier steps, and those of step {step} are "
-                    "not there; bring the file back, or begin the run in a new --workdir"
-                )
-            for one in trajectory.from_table(pyarrow.parquet.read_table(path)):
+            for one in of_step(self._folder, step, "agent.replay"):
                 if one.reward > self._above and one.status != "error":
                     self._first.setdefault(one.prompt_id, one)
             self._read = step

@@ -21,6 +21,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from rl_jax.preferences.episodes import FOLDER
 from rl_jax.runs import disk
 from rl_jax.runs.logging import write_atomically
 from rl_jax.runs.run_record import ABSENT, config_changes, flatten, is_complete, read_json
@@ -200,7 +201,9 @@ def code_sha256() -> str:
 
 
 def fork(old: pathlib.Path, new: pathlib.Path, *, first: bool = True, patience_s: float = 600.0) -> pathlib.Path:
-    """Makes a run that begins with the newest checkpoints, logs and warm start of another; returns its folder.
+    """Makes a run that begins with the newest checkpoints, logs, recorded episodes and warm start of another.
+
+    Returns its folder.
 
     A fork that is there already is left as it is, so the same command resumes it.
 
@@ -241,6 +244,7 @@ def fork(old: pathlib.Path, new: pathlib.Path, *, first: bool = True, patience_s
             write_atomically(partial / "sft" / FORKED, b'{"part": true}\n')
         for path in [*old.glob("*.jsonl"), *old.glob("hub.json")]:
             shutil.copy2(path, partial)
+        _take_episodes(old, partial, steps[-1])
         content = {"workdir": str(old), "step": steps[-1]}
         write_atomically(partial / FORKED, (json.dumps(content) + "\n").encode())
         if new.is_dir():
@@ -248,6 +252,20 @@ def fork(old: pathlib.Path, new: pathlib.Path, *, first: bool = True, patience_s
         os.rename(partial, new)
     print(f"{new} begins with step {steps[-1]} of {old}")
     return new
+
+
+def _take_episodes(old: pathlib.Path, new: pathlib.Path, newest: int) -> None:
+    """Takes along the episodes that were recorded up to a step, which replays read from step 1 on.
+
+    As links where the disk has them: their files are only ever replaced as a whole.
+    """
+    for path in sorted((old / FOLDER).glob("*.parquet")):
+        if path.stem.isdecimal() and int(path.stem) <= newest:
+            (new / FOLDER).mkdir(exist_ok=True)
+            try:
+                os.link(path, new / FOLDER / path.name)
+            except OSError:  # another disk, or one without links
+                shutil.copy2(path, new / FOLDER)
 
 
 def _is_known(workdir: pathlib.Path) -> bool:

@@ -14,11 +14,11 @@ import numpy as np
 from experiments.parts import turn_signals
 from experiments.parts.setup import Setup
 from rl_jax.core.binding import needs
-from rl_jax.experience import a_star, trajectory
+from rl_jax.experience import a_star
 from rl_jax.experience.episode import Ask
 from rl_jax.experience.prompt import info_of
 from rl_jax.experience.trajectory import Trajectory
-from rl_jax.preferences.episodes import FOLDER
+from rl_jax.preferences.episodes import FOLDER, of_step
 
 ROOM = 2**19  # numbers of imagined episodes begin here
 ASKED = {"memory", "imagined"}
@@ -64,10 +64,8 @@ class PlanMemory:
 
     def of(self, newest: int) -> list[a_star.Plan]:
         """The plans, the oldest first. newest: number of the last step whose episodes count."""
-        import pyarrow.parquet
-
         for step in range(self._read + 1, newest + 1 if self._folder else 0):
-            for one in trajectory.from_table(pyarrow.parquet.read_table(self._folder / f"{step:08d}.parquet")):
+            for one in of_step(self._folder, step, "agent.branching"):
                 if one.reward > self._above and one.status != "error":
                     self._kept.setdefault(a_star.plan_of(one))
             self._read = step

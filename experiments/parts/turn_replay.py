@@ -28,7 +28,7 @@ from rl_jax.core.types import Rollout
 from rl_jax.experience import trajectory
 from rl_jax.experience.episode import Draw
 from rl_jax.experience.trajectory import Trajectory
-from rl_jax.preferences.episodes import FOLDER
+from rl_jax.preferences.episodes import FOLDER, of_step
 from rl_jax.rollout.lm.episodes import as_rollout
 
 SHUFFLE, SPEAK = 2**20, 2**21  # of the step's key
@@ -77,22 +77,13 @@ def transitions(folder: pathlib.Path, newest: int, steps: int, cache: dict[int, 
     Raises:
       FileNotFoundError: if a step's file is gone, as the run would go on with other turns than it would have had.
     """
-    import pyarrow.parquet
-
     wanted = range(max(newest - steps, 0) + 1, newest + 1)
     for step in wanted:
-        path = folder / f"{step:08d}.parquet"
         if step in cache:
             continue
-        if not path.is_file():
-            raise FileNotFoundError(
-                f"{path}: critic.replay draws from the episodes of steps {wanted[0]} to {newest}, and those of step "
-                f"{step} are not there; bring the file back, or begin the run in a new --workdir"
-            )
-        episodes = trajectory.from_table(pyarrow.parquet.read_table(path))
         cache[step] = [
             Transition(one, turn)
-            for one in episodes
+            for one in of_step(folder, step, "critic.replay")
             if one.status != "error"
             for turn, said in enumerate(one.sampled()[: len(one.turns)])
             if len(said.ids)

@@ -135,6 +135,29 @@ def groups(folder: pathlib.Path, newest: int = 0) -> Iterator[list[Trajectory]]:
         yield from by_group.values()
 
 
+def of_step(folder: pathlib.Path, step: int, reader: str) -> list[Trajectory]:
+    """The episodes that a run recorded in one of its steps, those that failed among them.
+
+    Args:
+      folder: `trajectories` of the run.
+      step: its number.
+      reader: the field of the config that asks for them, as the error names it.
+
+    Raises:
+      FileNotFoundError: if they are not there, as the run would go on with other episodes than it would have had.
+    """
+    import pyarrow.parquet
+
+    path = folder / f"{step:08d}.parquet"
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"{path}: {reader} reads the episodes of earlier steps, and those of step {step} are not there. Bring the "
+            "file back (a run of --fork begins with those of the other run, which had to have agent.record=True, too), "
+            "or begin anew: a new --workdir, without --fork"
+        )
+    return trajectory.from_table(pyarrow.parquet.read_table(path))
+
+
 def turns_of(one: Trajectory, discount: float = 1.0) -> Iterator[tuple[tuple[int, ...], tuple[int, ...], float]]:
     """(what was read, what was said, the return to go G_j = r_j + discount G_{j+1}) of each turn j."""
     to_go, after, number = [], 0.0, 0

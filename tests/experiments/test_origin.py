@@ -1,5 +1,6 @@
 """experiments/parts/origin.py: a run goes on with what it was made of, or says what differs."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -8,13 +9,18 @@ import sys
 from unittest import mock
 
 import jax.numpy as jnp
+import pyarrow.parquet
 import pytest
 
-from experiments.parts import origin, stops, warm_start
+from experiments.parts import origin, stops, turn_replay, warm_start
+from experiments.parts.episode_replay import Successes
+from experiments.parts.plan_memory import PlanMemory
 from experiments.parts.run import Run, claim, record_run
+from rl_jax.experience import trajectory
 from rl_jax.runs import disk
 from rl_jax.runs.run_record import read_json
 from tests.experiments.small import kept_signals  # noqa: F401  a fixture
+from tests.experiments.test_episode_replay import episode
 from tests.experiments.test_run import Numbers, config, rows, saved
 from tests.paths import REPO_ROOT
 
@@ -189,6 +195,33 @@ def test_a_fork_begins_with_the_newest_checkpoint_and_has_its_own_settings(tmp_p
     assert run(new, settings(rate=2.0)) == sum(range(4)) + 2.0 * (4 + 5 + 6)
     assert {path: path.read_bytes() for path in old.rglob("*") if path.is_file()} == before
     assert origin.fork(old, new, first=False) == new
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_a_fork_takes_recorded_episodes_up_to_its_checkpoint(tmp_path, links):
+    """A replay reads them from step 1 on; where one is missing, it says so. Files of one disk are not copied."""
+    old, new = tmp_path / "old", tmp_path / "new"
+    run(old, settings(), steps=4)
+    (old / "trajectories").mkdir()
+    for step in (1, 2, 4, 5):
+        table = trajectory.to_table([episode("a", 1.0, step)])
+        pyarrow.parquet.write_table(table, old / f"trajectories/{step:08d}.parquet")
+    (old / "trajectories/notes.txt").write_text("x")
+    none = mock.patch.object(origin.os, "link", side_effect=OSError(18, "Invalid cross-device link"))
+    with contextlib.nullcontext() if links else none:
+        origin.fork(old, new)
+    found = sorted((new / "trajectories").iterdir())
+    assert [path.name for path in found] == [f"{step:08d}.parquet" for step in (1, 2, 4)]
+    assert all(path.samefile(old / "trajectories" / path.name) == links for path in found)
+    readers = {
+        "agent.replay": lambda newest: Successes(new / "trajectories", size=9, above=0, std=1, mean=1).of("a", newest),
+        "agent.branching": PlanMemory(new / "trajectories", [], above=0.5).of,
+        "critic.replay": lambda newest: turn_replay.transitions(new / "trajectories", newest, 9, {}),
+    }
+    for name, read in readers.items():
+        assert len(read(2)) == 2
+        with pytest.raises(FileNotFoundError, match=f"00000003.parquet: {name} .* step 3 are not there. .*--fork"):
+            read(4)
 
 
 def test_forks_that_cannot_be_are_refused(tmp_path):

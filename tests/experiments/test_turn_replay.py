@@ -66,7 +66,7 @@ def test_the_pool_is_the_turns_of_the_last_steps(tmp_path):
 
     assert paid(1, 2) == [1.0] and paid(3, 2) == [2.0, 3.0, 4.0] and sorted(cache) == [2, 3]
     assert paid(3, 9) == [1.0, 2.0, 3.0, 4.0]
-    with pytest.raises(FileNotFoundError, match=r"00000004.parquet: .* steps 3 to 4, and those of step 4 are not"):
+    with pytest.raises(FileNotFoundError, match=r"00000004.parquet: .* earlier steps, and those of step 4 are not"):
         paid(4, 2)
 
 
