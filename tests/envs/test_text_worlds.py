@@ -10,7 +10,7 @@ import random
 import pytest
 
 from configs import agents_worlds, common
-from rl_jax.core.binding import bind
+from rl_jax.core.binding import bind, resolve
 from rl_jax.data.readers import DataError
 from rl_jax.envs import text
 from rl_jax.envs.text import guessing, kuhn, lists, lookups, maze, recorded, retry, talks, wordle, world
@@ -495,6 +495,38 @@ def test_recorded_episodes_are_a_task(tmp_path):
         recorded.load(world="rl_jax.envs.text.one_answer:OneAnswer")
     with pytest.raises(ValueError, match="expert_share=2 in"):
         recorded.load(world="rl_jax.envs.text.maze:Maze", expert_share=2)
+
+
+def test_a_changed_list_of_words_is_read_anew(tmp_path):
+    words = tmp_path / "words.txt"
+
+    def hidden():
+        task = recorded.load(
+            world="rl_jax.envs.text.wordle:Wordle", settings=dict(path=str(words)), num_train=1, num_test=1,
+            data_dir=str(tmp_path / "data"),
+        )  # fmt: skip
+        return json.loads(task.data_source("train")[0]["info"])["hidden"]
+
+    for word in ("crane", "plumb"):
+        words.write_text(f"{word}\n")
+        assert hidden() == word
+    assert recorded.files_of(dict(a="", b=3, c=("x", str(words)), d=str(tmp_path))) == [words]
+
+
+def test_the_code_of_a_world_is_that_of_its_bases_too(tmp_path, monkeypatch):
+    """A changed base class, or a list that it imports, is another dataset."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "world_lists.py").write_text("WORDS = ('a',)\n")
+    (tmp_path / "world_base.py").write_text(
+        "import world_lists\nfrom rl_jax.envs.text.wordle import Wordle\n\n\nclass Base(Wordle):\n    pass\n"
+    )
+    (tmp_path / "world_mine.py").write_text("import world_base\n\n\nclass Mine(world_base.Base):\n    pass\n")
+    code = [path.removeprefix(f"{tmp_path}/") for path in recorded.code_of(resolve("world_mine:Mine"))]
+    assert [path for path in code if path.startswith("world_")] == ["world_base.py", "world_lists.py", "world_mine.py"]
+    here = {path.rpartition("/")[2] for path in code if "rl_jax/envs/text/" in path}
+    assert {"lists.py", "wordle.py", "world.py", "recorded.py", "lookups.py"} <= here
+    assert any(path.endswith("rewards/sql.py") for path in recorded.code_of(lookups.Database))
+    assert not [path for path in code if path.endswith(("random.py", "collections/__init__.py"))]
 
 
 def test_published_lists():

@@ -6,12 +6,13 @@
 The recorded episodes are played by the world's own expert with probability `expert_share` a turn, else by its novice.
 """
 
-import inspect
 import itertools
 import json
 import pathlib
 import random
+import sys
 from collections.abc import Mapping
+from inspect import isclass, ismodule
 from typing import Any, NamedTuple
 
 from rl_jax.core.binding import resolve
@@ -64,7 +65,7 @@ def load(
             f"num_train={num_train} and num_test={num_test} must be 1 or more, expert_share={expert_share} in [0, 1]"
         )
     kind = resolve(world)
-    if not (inspect.isclass(kind) and issubclass(kind, World)):
+    if not (isclass(kind) and issubclass(kind, World)):
         raise ValueError(f"world={world!r} is no class of rl_jax.envs.text.world.World")
     settings = {name: value for name, value in settings.items()}
 
@@ -78,14 +79,30 @@ def load(
         recorded += [authored(env, rng.sample(plain["train"], 2), template, rng) for _ in range(written)]
         return plain | {"sft_train": recorded}, {}
 
-    name, files = kind.__name__.lower(), [rates] if rates else []
+    name, files = kind.__name__.lower(), [*([rates] if rates else []), *files_of(settings)]
     arguments = dict(world=world, settings=settings, num_train=int(num_train), num_test=int(num_test))
     arguments |= dict(expert_share=float(expert_share), seed=int(seed))
     arguments |= dict(below=float(below), flag=flag) if rates else {}
     arguments |= dict(written=int(written), template=template) if written else {}
-    code = [__file__, inspect.getfile(kind), str(pathlib.Path(__file__).with_name("world.py"))]
-    stored = base.record_splits(name, make, arguments=arguments, sources=files, code=code, data_dir=data_dir)
+    stored = base.record_splits(name, make, arguments=arguments, sources=files, code=code_of(kind), data_dir=data_dir)
     return base.Task(name, CharTokenizer(kind.ALPHABET), stored, None)
+
+
+def files_of(settings: Mapping[str, Any]) -> list[pathlib.Path]:
+    """The files that a world's settings name, such as lists of words: every text, alone or in a list, that is one."""
+    texts = [text for value in settings.values() for text in (value if isinstance(value, (list, tuple)) else [value])]
+    paths = [pathlib.Path(text).expanduser() for text in texts if isinstance(text, str) and text]
+    return [path for path in paths if path.is_file()]
+
+
+def code_of(kind: type) -> list[str]:
+    """The Python files that make a world's records: all worlds here (one takes names from another), those of its bases,
+    and the modules that these import as modules, but for the standard library."""
+    bases = [sys.modules[one.__module__] for one in kind.__mro__]
+    found = {module.__name__: module for one in bases for module in (one, *vars(one).values()) if ismodule(module)}
+    outside = [found[name] for name in sorted(found) if name.partition(".")[0] not in sys.stdlib_module_names]
+    here = sorted(pathlib.Path(__file__).parent.glob("*.py"))
+    return [*map(str, here), evolving.__file__, *(one.__file__ for one in outside)]
 
 
 def authored(env: World, seeds: list[dict], template: str, rng: random.Random) -> dict[str, str]:
