@@ -9,11 +9,12 @@ import socket
 import sys
 import threading
 import time
-from types import SimpleNamespace
+import types
 
 import pytest
 
 from rl_jax.envs.text.adapters import problems
+from rl_jax.envs.text.tools import ToolFailed
 
 
 def record(number):
@@ -275,10 +276,10 @@ def test_an_openenv_server_has_limited_time_for_an_answer(monkeypatch):
             given.append(options)
 
         def sync(self):
-            return SimpleNamespace(connect=lambda: None, reset=lambda seed: SimpleNamespace(observation={"text": "x"}))
+            return types.SimpleNamespace(connect=lambda: None, reset=lambda seed: types.SimpleNamespace(observation={"text": "x"}))
 
     for name in ("openenv", "openenv.core", "openenv.core.generic_client"):
-        monkeypatch.setitem(sys.modules, name, SimpleNamespace(GenericEnvClient=GenericEnvClient))
+        monkeypatch.setitem(sys.modules, name, types.SimpleNamespace(GenericEnvClient=GenericEnvClient))
     from rl_jax.envs.text.adapters.openenv import OpenEnv
 
     asyncio.run(OpenEnv(url="http://x", timeout_s=2.0).reset(record(3), 0))
@@ -288,7 +289,9 @@ def test_an_openenv_server_has_limited_time_for_an_answer(monkeypatch):
 # --- MCP --------------------------------------------------------------------------------------------------------------
 
 SERVER = '''
+import os
 from mcp.server.mcpserver import MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
 server = MCPServer("numbers")
 @server.tool()
 def add(a: int, b: int = 1) -> int:
@@ -297,7 +300,11 @@ def add(a: int, b: int = 1) -> int:
 @server.tool()
 def fail(why: str) -> str:
     """Fails."""
-    raise ValueError(why)
+    raise ToolError(why)
+@server.tool()
+def die() -> str:
+    """Ends the server."""
+    os._exit(1)
 server.run()
 '''
 
@@ -312,7 +319,7 @@ def test_tools_of_an_mcp_server(tmp_path):
 
     (tmp_path / "server.py").write_text(f"import sys; sys.path += {sys.path!r}\n{SERVER}")
     env = McpUser(command=(sys.executable, str(tmp_path / "server.py")), price=0.1)
-    assert {tool["function"]["name"] for tool in env.tools} == {"add", "fail"}
+    assert {tool["function"]["name"] for tool in env.tools} == {"add", "fail", "die"}
     assert env.reset({"prompt": "2+3?"}, 0) == "2+3?"
     step = env.step(call("add", a=2, b=3) + call("add", a=2))
     assert [message["content"] for message in step.messages] == ["5", "3"] and step.reward == -0.2
@@ -320,6 +327,9 @@ def test_tools_of_an_mcp_server(tmp_path):
     assert "a='2' is not of type integer" in bad.messages[0]["content"] and "because" in bad.messages[1]["content"]
     assert "there is no tool 'gone'" in bad.messages[2]["content"] and bad.numbers["malformed"] == 2
     assert env.step("5").done
+    with pytest.raises(ToolFailed, match="the MCP server .*server.py: Connection closed"):
+        env.step(call("die"))
+    assert env.step(call("add", a=2)).messages[0]["content"] == "3", "the next call starts it again"
     assert len(McpUser._connections) == 1
     McpUser(command=(sys.executable, str(tmp_path / "server.py")), only=("add",))
     assert len(McpUser._connections) == 1, "one server serves all"
@@ -327,3 +337,102 @@ def test_tools_of_an_mcp_server(tmp_path):
         McpUser(command=(sys.executable, str(tmp_path / "server.py")), only=("sub",))
     with pytest.raises(ValueError, match="give one of command"):
         McpUser()
+
+
+class StubError(Exception):
+    """As mcp.MCPError."""
+
+    def __init__(self, code):
+        super().__init__(f"code {code}")
+        self.code = code
+
+
+@pytest.fixture
+def stub(monkeypatch):
+    """A module `mcp` whose clients do what `stub.script` says: the text of an answer, an exception, or "hang"."""
+    stub = types.SimpleNamespace(script=[], started=0, ended=0, StdioServerParameters=lambda **_: None)
+    stub.stdio_client = lambda program: "transport"
+
+    class Client:
+        def __init__(self, server):
+            pass
+
+        async def __aenter__(self):
+            stub.started += 1
+            await self.say()
+            return self
+
+        async def __aexit__(self, *_):
+            stub.ended += 1
+
+        async def say(self):
+            said = stub.script.pop(0)
+            if isinstance(said, Exception):
+                raise said
+            if said == "hang":
+                await asyncio.sleep(60)
+            return said
+
+        async def list_tools(self):
+            await self.say()
+            tool = types.SimpleNamespace(name="ask", description="Asks.", model_dump=lambda **_: {})
+            return types.SimpleNamespace(tools=[tool])
+
+        async def call_tool(self, name, arguments):
+            text = await self.say()
+            part = types.SimpleNamespace(text=text)
+            return types.SimpleNamespace(content=[part], model_dump=lambda **_: {"isError": text == "no"})
+
+    stub.Client = Client
+    monkeypatch.setitem(sys.modules, "mcp", stub)
+    from rl_jax.envs.text.adapters import mcp
+
+    monkeypatch.setattr(mcp.McpUser, "_connections", {})
+    monkeypatch.setattr(mcp.Connection.__init__, "__defaults__", (0.2,))
+    before = set(threading.enumerate())
+    yield stub
+    for connection in mcp.McpUser._connections.values():
+        connection.close()
+    for thread in set(threading.enumerate()) - before:
+        thread.join(5)
+        assert not thread.is_alive()
+
+
+@pytest.mark.parametrize(
+    ("lost", "says"),
+    [
+        (StubError(-32000), "code -32000"),
+        (StubError(-32001), "code -32001"),
+        (ConnectionResetError("reset"), "reset"),
+        ("hang", "no answer within 0.2 s"),
+    ],
+)
+def test_a_lost_mcp_server_fails_the_environment_and_is_reached_again(stub, lost, says):
+    """The model reads what the server says is wrong, but not that it is gone, and pays for no such call."""
+    from rl_jax.envs.text.adapters.mcp import McpUser
+
+    stub.script = ["start", "tools", "no", StubError(-32602), lost, "start", "fine"]
+    env = McpUser(command=("server", "x"), price=0.1)
+    assert env.step(call("ask")).messages[0]["content"] == "Error: RuntimeError: no"
+    assert env.step(call("ask")).messages[0]["content"] == "Error: StubError: code -32602"
+    with pytest.raises(ToolFailed, match=f"the MCP server server x: {says}"):
+        env.step(call("ask"))
+    assert env.step(call("ask")).messages[0]["content"] == "fine"
+    assert stub.started == 2 and not stub.script
+
+
+def test_an_mcp_server_that_does_not_come_back_says_so(stub):
+    from rl_jax.envs.text.adapters.mcp import McpUser
+
+    stub.script = ["start", "tools", StubError(-32000), OSError("gone"), "start", "tools"]
+    env = McpUser(url="http://here")
+    for says in ("code -32000", "it does not start: gone"):
+        with pytest.raises(ToolFailed, match=f"the MCP server http://here: {says}"):
+            env.step(call("ask"))
+    McpUser(url="http://here")
+    stub.script = [StubError(-32000), "start", "tools"]
+    McpUser(url="http://here")  # lost since, and reached again
+    assert stub.started == 4 and not stub.script
+    stub.script = ["hang", "hang"]
+    with pytest.raises(ToolFailed, match="http://there: it does not start within 0.2 s"):
+        McpUser(url="http://there")

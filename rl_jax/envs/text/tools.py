@@ -7,7 +7,8 @@
     tool = tool_of(add)
     answers = call_all({"add": tool}, '<tool_call>{"name": "add", "arguments": {"a": 1, "b": 2}}</tool_call>')
 
-What a model does wrong (no JSON, another name, a wrong type) and what a tool raises about its arguments is an answer.
+What a model does wrong (no JSON, another name, a wrong type) and what a tool raises about its arguments is an answer;
+a ToolFailed is not: the environment has failed.
 """
 
 import functools
@@ -24,6 +25,10 @@ from rl_jax.rewards.sandbox.protocol import SandboxError
 MAX_ANSWER = 4000  # characters of one answer
 _CALL = re.compile(r"<tool_call>(.*?)(</tool_call>|\Z)", re.DOTALL)
 _TYPES = {str: "string", int: "integer", float: "number", bool: "boolean", list: "array", dict: "object"}
+
+
+class ToolFailed(RuntimeError):
+    """A tool itself failed, by no fault of the arguments: its server is gone, or does not answer."""
 
 
 class Tool(NamedTuple):
@@ -128,7 +133,7 @@ def _call(tools: Mapping[str, Tool], text: str, closed: bool) -> Answer:
     try:
         result = tool.call(**arguments)
         text = result if isinstance(result, str) else json.dumps(result, default=str)
-    except SandboxError:
+    except (SandboxError, ToolFailed):
         raise  # no fault of the model: the environment has failed
     except Exception as error:  # about the arguments that the model chose: it may read what is wrong with them
         return Answer(tool.name, f"Error: {type(error).__name__}: {error}"[:MAX_ANSWER], False)

@@ -2,42 +2,45 @@
 
     config.agent.env = dict(fn="rl_jax.envs.text.adapters.mcp:McpUser", command=("python", "my_server.py"))
 
-The tools run in the server's process; one server serves all episodes of a program.
+The tools run in the server's process; one server serves all episodes of a program. What a tool answers, errors
+included, is read by the model. A server that is gone, or does not answer, is a failure of the environment (ToolFailed),
+which begins the episode anew; the next call starts or reaches the server again.
 """
 
 import asyncio
 import contextlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError
 from typing import Any
 
 from rl_jax.envs.text.tool_user import ToolUser
-from rl_jax.envs.text.tools import Tool
+from rl_jax.envs.text.tools import Tool, ToolFailed
 
 TYPES = {"string": str, "integer": int, "number": float, "boolean": bool, "array": list, "object": dict}
+LOST = (-32000, -32001)  # codes of mcp.MCPError: the connection was closed, the request timed out
 
 
-class Connection:
-    """A client in a thread of its own, until the program ends.
+class _Client:
+    """One connection of mcp.Client, in a thread of its own."""
 
-    Args:
-      server: what mcp.Client takes: a URL, a server in this process, or a transport.
-      timeout_s: for one answer; a tool that takes longer is an error that the model reads.
-    """
-
-    def __init__(self, server: Any, timeout_s: float = 60.0):
+    def __init__(self, server: Any, timeout_s: float):
         self._server, self._timeout_s = server, timeout_s
-        self._loop, self._ready = asyncio.new_event_loop(), threading.Event()
-        self._client, self._error = None, None
-        threading.Thread(target=self._loop.run_until_complete, args=(self._serve(),), daemon=True).start()
-        self._ready.wait()
+        self._loop, self._task, self._client, self._error = None, None, None, None
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=asyncio.run, args=(self._serve(),), daemon=True)
+        self._thread.start()
+        if not self._ready.wait(timeout_s):
+            self.close()
+            raise TimeoutError(f"it does not start within {timeout_s:g} s")
         if self._error is not None:
-            raise RuntimeError(f"the MCP server does not start: {self._error}") from self._error
+            raise ConnectionError(f"it does not start: {self._error}") from self._error
 
     async def _serve(self) -> None:
-        import mcp
-
+        self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
         try:
+            import mcp
+
             async with mcp.Client(self._server) as self._client:
                 self._ready.set()
                 await asyncio.Event().wait()
@@ -46,15 +49,69 @@ class Connection:
         finally:
             self._ready.set()
 
-    def _run(self, coroutine: Any) -> Any:
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-        with contextlib.ExitStack() as stack:
-            stack.callback(future.cancel)
+    def ask(self, question: Callable) -> Any:
+        """What the coroutine function `question` of an mcp.Client gives."""
+        coroutine = question(self._client)
+        try:
+            future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        except RuntimeError as error:  # the loop is closed
+            coroutine.close()
+            raise ConnectionError(f"it has ended: {self._error}") from error
+        try:
             return future.result(self._timeout_s)
+        except TimeoutError as error:
+            raise TimeoutError(f"no answer within {self._timeout_s:g} s") from error
+        finally:
+            future.cancel()
+
+    def close(self) -> None:
+        """Ends the connection, and a server that was started for it."""
+        if self._task is not None:
+            with contextlib.suppress(RuntimeError):  # it has ended already
+                self._loop.call_soon_threadsafe(self._task.cancel)
+
+
+class Connection:
+    """A client that connects when it is asked first, and again after the connection was lost.
+
+    Args:
+      name: of the server, for messages.
+      server: () -> what mcp.Client takes: a URL, a server in this process, or a transport.
+      timeout_s: for one answer, and for the start.
+    """
+
+    def __init__(self, name: str, server: Callable[[], Any], timeout_s: float = 60.0):
+        self._name, self._server, self._timeout_s, self._client = name, server, timeout_s, None
+
+    def _ask(self, question: Callable) -> Any:
+        """Raises ToolFailed if the server is gone or does not answer; that connection is not used again."""
+        try:
+            self._client = self._client or _Client(self._server(), self._timeout_s)
+            return self._client.ask(question)
+        except Exception as error:
+            if not isinstance(error, (OSError, CancelledError)) and getattr(error, "code", None) not in LOST:
+                raise  # an answer of the server
+            self.close()
+            raise ToolFailed(f"the MCP server {self._name}: {error}") from error
+
+    def close(self) -> None:
+        """Ends the connection, if there is one."""
+        if self._client is not None:
+            self._client.close()
+        self._client = None
 
     def tools(self) -> list[Tool]:
-        """The server's tools. Raises ValueError if one has an argument without a plain type."""
-        return [self._tool(found) for found in self._run(self._client.list_tools()).tools]
+        """The server's tools.
+
+        Raises:
+          ValueError: if one has an argument without a plain type.
+          ToolFailed: if the server does not answer, after a new connection too.
+        """
+        try:
+            found = self._ask(lambda client: client.list_tools())
+        except ToolFailed:
+            found = self._ask(lambda client: client.list_tools())
+        return [self._tool(one) for one in found.tools]
 
     def _tool(self, found: Any) -> Tool:
         given = found.model_dump(by_alias=True, mode="json").get("inputSchema") or {}
@@ -69,7 +126,7 @@ class Connection:
 
     def _caller(self, name: str):
         def call(**arguments) -> str:
-            result = self._run(self._client.call_tool(name, arguments))
+            result = self._ask(lambda client: client.call_tool(name, arguments))
             text = "\n".join(part.text for part in result.content if getattr(part, "text", None) is not None)
             if result.model_dump(by_alias=True).get("isError"):
                 raise RuntimeError(text)
@@ -97,8 +154,9 @@ class McpUser(ToolUser):
             raise ValueError(f"give one of command={tuple(command)} and url={url!r}")
         place = url or tuple(command)
         if place not in self._connections:
-            server = url or stdio_client(StdioServerParameters(command=command[0], args=list(command[1:])))
-            self._connections[place] = Connection(server)
+            program = None if url else StdioServerParameters(command=command[0], args=list(command[1:]))
+            make = lambda: url or stdio_client(program)  # noqa: E731
+            self._connections[place] = Connection(url or " ".join(command), make)
         known = {tool.name: tool for tool in self._connections[place].tools() if not only or tool.name in only}
         if missing := sorted(set(only) - set(known)):
             raise ValueError(f"only={tuple(only)}: the server has no {', '.join(missing)}")
