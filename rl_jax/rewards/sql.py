@@ -20,7 +20,14 @@ MAX_TEXT = 100_000  # bytes of a value, which bounds what one step can cost
 MAX_MEMORY = 256 * 2**20  # bytes of sqlite in this process
 STEPS_A_CALL = 2_000
 # Not the same at each call, or made to be large.
-REFUSED_FUNCTIONS = {"load_extension", "random", "randomblob", "zeroblob", "printf", "format"}
+REFUSED_FUNCTIONS = {
+    *("load_extension", "random", "randomblob", "zeroblob", "printf", "format", "changes", "total_changes"),
+    *("last_insert_rowid", "current_date", "current_time", "current_timestamp"),
+}
+# Functions of a time: which of their arguments is one; where it is left out, or is one of NOW, they read the clock.
+TIMES = {**dict.fromkeys(("date", "time", "datetime", "julianday", "unixepoch"), (0,)), "strftime": (1,)}
+TIMES["timediff"] = (0, 1)
+NOW = {"now", "subsec", "subsecond"}
 ALLOWED = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
 WEIGHTS = {"execution": 3.0, "syntax": 1.0, "schema": 1.0, "ngram": 1.0, "format": 1.0}
 
@@ -133,6 +140,9 @@ def open_database(path: str, script: str) -> Database:
         columns = [row[1] for name in tables for row in connection.execute(f'PRAGMA table_info("{name}")')]
     except (OSError, sqlite3.Error) as error:
         raise ValueError(f"cannot open the database {path or 'of the script'}: {error}") from error
+    clock = sqlite3.connect(":memory:", check_same_thread=False)
+    for name, places in TIMES.items():
+        connection.create_function(name, -1, functools.partial(_of_time, clock, name, places), deterministic=True)
     connection.execute("PRAGMA temp_store = MEMORY")
     connection.execute(f"PRAGMA hard_heap_limit = {MAX_MEMORY}")
     limits = {
@@ -172,6 +182,15 @@ def _may(action: int, first: str | None, second: str | None, *context: Any) -> i
     return sqlite3.SQLITE_DENY if refused else sqlite3.SQLITE_OK
 
 
+def _of_time(clock: sqlite3.Connection, name: str, places: tuple[int, ...], *values: Any) -> Any:
+    """sqlite's function of a time. Raises ValueError if it would read the clock: the query fails."""
+    for value in (values[place] if place < len(values) else "now" for place in places):
+        text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+        if text.partition("\0")[0].lower() in NOW:  # sqlite reads a text up to its first null character
+            raise ValueError(f"{name} reads the clock")
+    return clock.execute(f"SELECT {name}({', '.join('?' * len(values))})", values).fetchone()[0]
+
+
 def _source(info: dict) -> tuple[str, str]:
     path, script = info.get("database", ""), info.get("script", "")
     if bool(path) == bool(script):
@@ -183,7 +202,9 @@ def _source(info: dict) -> tuple[str, str]:
 def _right_rows(path: str, script: str, query: str, max_steps: int) -> list[tuple]:
     rows = run(open_database(path, script), query, max_steps=max_steps)
     if rows is None or all(value is None for row in rows for value in row):
-        what = "fails" if rows is None else "gives no row or nothing but NULL, as do many wrong ones"
+        what = "gives no row or nothing but NULL, as do many wrong ones"
+        if rows is None:
+            what = "fails, as one that reads the clock does"
         raise ValueError(f'info["query"] {what}: {query!r:.200}')
     return rows
 

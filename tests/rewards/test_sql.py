@@ -75,6 +75,20 @@ def test_rows_are_compared_as_sets_or_strictly():
         "SELECT * FROM sqlite_master",
         "SELECT load_extension('x')",
         "SELECT random() FROM t",
+        "SELECT date('now')",
+        "SELECT time()",
+        "SELECT datetime('NOW', '+1 day')",
+        "SELECT julianday('n' || 'ow') FROM t",
+        "SELECT unixepoch('subsec')",
+        "SELECT strftime('%s')",
+        "SELECT strftime('%Y', x'6e6f77')",
+        "SELECT date('now' || char(0))",
+        "SELECT CURRENT_TIMESTAMP",
+        "SELECT current_date",
+        "SELECT CURRENT_TIME",
+        "SELECT changes()",
+        "SELECT total_changes()",
+        "SELECT last_insert_rowid()",
         "SELECT printf('%.*c', 1000000000, 'x')",
         "SELECT replace(hex(zeroblob(100000)), '00', 'xxxxxxxxxx')",
         "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i FROM n",
@@ -94,6 +108,33 @@ def test_a_query_can_only_read_and_ends(query):
     assert scores["execution"] == scores["syntax"] == 0.0
     assert time.monotonic() - start < 5.0
     assert score("SELECT a FROM t WHERE b = 1")["execution"] == 1.0  # all is as it was
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "date('2024-02-28', '+2 days')",
+        "time('10:00', 'subsec')",
+        "datetime(1700000000, 'unixepoch')",
+        "julianday(x'323032302d30312d3031')",
+        "strftime('%Y-%m now', '2020-01-01')",
+        "strftime('%Y', c)",
+        "date(NULL)",
+        "date('then')",
+        "strftime('%d', '2020-01-05') + a",
+    ],
+)
+def test_a_time_that_is_given_is_as_in_sqlite(value):
+    query = f"SELECT {value} FROM t"
+    plain = sqlite3.connect(":memory:")
+    plain.executescript(SCRIPT)
+    assert sql.run(sql.open_database("", SCRIPT), query, max_steps=10**6) == plain.execute(query).fetchall()
+    plain.close()
+
+
+def test_a_right_query_that_reads_the_clock_is_refused():
+    with pytest.raises(ValueError, match="fails, as one that reads the clock does: .SELECT date"):
+        score("SELECT 1", INFO | {"query": "SELECT date('now')"})
 
 
 def test_numbers_of_the_atlas():
