@@ -9,6 +9,9 @@ Each array is made only if config.algorithm.advantage asks for it by name (rl_ja
                                         beta (log phi - log pi) of a model in training (experiments.parts.step_model)
 """
 
+import inspect
+import json
+import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,6 +24,7 @@ from rl_jax import advantages
 from rl_jax.advantages import tokens
 from rl_jax.core.binding import bind, needs
 from rl_jax.core.types import Params, Rollout, TokenBatch
+from rl_jax.envs.text.world import World
 from rl_jax.experience import branching
 from rl_jax.experience.trajectory import Trajectory
 from rl_jax.training.scoring import make_score
@@ -91,6 +95,8 @@ def problems(config, env: Any) -> list[str]:
         chooser(config)
     except (ValueError, TypeError) as error:
         found.append(f"agent.branching: {error}")
+    if agent.branching.fn or agent.state_rollouts > 0:
+        found += _not_copied(config, env)
     names = asked(config)
     if "answer_probs" in names and not hasattr(env, "right_answer"):
         found.append(
@@ -100,6 +106,22 @@ def problems(config, env: Any) -> list[str]:
     if "answer_probs" in names and config.rollout.mesh:
         found.append(f"rollout.mesh={config.rollout.mesh!r}: answers are scored on the mesh of training")
     return found
+
+
+def _not_copied(config, env: Any) -> list[str]:
+    """Why episodes cannot go on in copies of the environment; a generated world is asked within an episode."""
+    if isinstance(env, World) and type(env).problems is not World.problems:
+        prompt, info = next(env.problems(random.Random(0)))
+        begun = env.reset({"prompt": prompt, "info": json.dumps(info)}, 0)
+        if inspect.iscoroutine(begun):
+            begun.close()
+    elif hasattr(env, "copy"):
+        return []  # it may need an episode, and there is none yet
+    try:
+        branching.copy_of(env)
+    except ValueError as error:
+        return [f"agent.env={config.agent.env.fn!r}: {error}"]
+    return []
 
 
 def chooser(config) -> Callable | None:

@@ -276,7 +276,8 @@ def test_an_openenv_server_has_limited_time_for_an_answer(monkeypatch):
             given.append(options)
 
         def sync(self):
-            return types.SimpleNamespace(connect=lambda: None, reset=lambda seed: types.SimpleNamespace(observation={"text": "x"}))
+            begun = types.SimpleNamespace(observation={"text": "x"})
+            return types.SimpleNamespace(connect=lambda: None, reset=lambda seed: begun)
 
     for name in ("openenv", "openenv.core", "openenv.core.generic_client"):
         monkeypatch.setitem(sys.modules, name, types.SimpleNamespace(GenericEnvClient=GenericEnvClient))

@@ -14,6 +14,7 @@ from rl_jax.core.binding import bind, resolve
 from rl_jax.data.readers import DataError
 from rl_jax.envs import text
 from rl_jax.envs.text import guessing, kuhn, lists, lookups, maze, recorded, retry, talks, wordle, world
+from rl_jax.experience.branching import copy_of
 from tests.paths import REPO_ROOT
 
 EVERY = {name: (path, settings) for name, (path, settings, *_) in agents_worlds.WORLDS.items()}
@@ -394,6 +395,19 @@ def test_a_database_answers_in_its_alphabet_whatever_a_query_makes():
     env.reset(record(*problems(env, 1)[0]), 0)
     text = env.step("q SELECT char(64, 97), x'00', char(233)").messages[0]["content"]
     assert text == "?a,b'?x00',?\n" and set(text) <= set(env.ALPHABET)
+
+
+def test_a_copy_of_a_database_goes_on_alone():
+    """Episodes that branch: the same rows, and what is asked of one is not in the other's state."""
+    env = make("database")
+    env.reset(record(*problems(env, 1)[0]), 0)
+    env.step("q SELECT name FROM pets")
+    other = copy_of(env)
+    key = env.state_key()
+    assert other.state_key() == key and other.turn == 1
+    assert other.step("q SELECT count(*) FROM pets").messages[0]["content"] == "10\n"
+    assert env.state_key() == key != other.state_key() and env.turn == 1
+    assert env.step(expert(env)).reward == other.step(expert(other)).reward == 1
 
 
 def test_the_cheapest_model_that_knows():

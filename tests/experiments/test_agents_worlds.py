@@ -3,12 +3,14 @@
 import itertools
 import random
 import shutil
+import threading
 
 import pytest
 
 from configs import agents_rows, agents_worlds
 from experiments import agents
 from experiments.parts import players, policy
+from rl_jax.envs.text.maze import Maze
 from rl_jax.envs.text.recorded import play
 from rl_jax.runs.logging import read_jsonl
 from tests.experiments.shared_programs import share_programs, sharing  # noqa: F401  fixtures
@@ -46,6 +48,36 @@ def test_credit_finds_what_it_asks_for(credit):
 def test_credit_that_a_world_does_not_count_is_refused():
     with pytest.raises(ValueError, match="asks for turn_calls: agent.env=.*maze:Maze' counts correct, .*walls"):
         players.check(agents_worlds.get_config("maze,aspo,smoke"))
+
+
+@pytest.mark.parametrize("credit", ["tree_grpo", "vine"])
+def test_worlds_that_cannot_be_copied_are_refused_before_work(credit):
+    """All of ours can, within an episode too; a lock, as a connection has, cannot."""
+    for world in agents_worlds.WORLDS:
+        players.check(agents_worlds.get_config(f"{world},{credit},smoke"))
+    for name in ("Locked", "LockedInAnEpisode"):
+        config = agents_worlds.get_config(f"maze,{credit},smoke")
+        config.agent.env = dict(fn=f"tests.experiments.test_agents_worlds:{name}")
+        with pytest.raises(ValueError, match=f"agent.env='.*:{name}': the environment {name} cannot be copied"):
+            players.check(config)
+        config.agent.update(state_rollouts=0, branching=dict(fn=""))
+        config.algorithm.advantage = agents_worlds.CREDIT["trajectory"]
+        players.check(config)
+
+
+class Locked:
+    """Not of the generated worlds."""
+
+    def __init__(self):
+        self.lock = threading.Lock()
+
+
+class LockedInAnEpisode(Maze):
+    """Cannot be copied once an episode has begun."""
+
+    def begin(self, info, dice):
+        super().begin(info, dice)
+        self.lock = threading.Lock()
 
 
 @pytest.mark.parametrize(

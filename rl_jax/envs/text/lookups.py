@@ -1,5 +1,6 @@
 """Worlds with one kind of tool each: a search, a database, other models to ask."""
 
+import copy
 import random
 from collections import Counter
 from collections.abc import Iterator
@@ -161,6 +162,12 @@ class Database(World):
         """Opens the database."""
         self._info, self._said = info, []
         self._database = sql.open_database(info.get("database", ""), info.get("script", ""))
+
+    def copy(self) -> "Database":
+        """Another one in the same state; the database, which is only read, is the same."""
+        other = copy.copy(self)
+        other._said = list(self._said)
+        return other
 
     def state_key(self) -> str:
         """What was asked so far, in any order."""
