@@ -13,7 +13,6 @@ import numpy as np
 
 from experiments.parts import turn_signals
 from experiments.parts.setup import Setup
-from rl_jax.core.binding import needs
 from rl_jax.experience import a_star
 from rl_jax.experience.episode import Ask
 from rl_jax.experience.prompt import info_of
@@ -28,7 +27,11 @@ TERMS = ("alpha", "beta", "named")
 def asked(config) -> set[str]:
     """What the rule of config.agent.branching asks for: "memory", "imagined"."""
     choose = turn_signals.chooser(config)
-    return needs(choose) & ASKED if choose else set()
+    if choose is None:
+        return set()
+    # Not binding.needs, which knows arrays: ARPO's `tokens` is a number with a default.
+    found = inspect.signature(choose).parameters
+    return {name for name in ASKED & set(found) if found[name].default is inspect.Parameter.empty}
 
 
 def problems(config) -> list[str]:

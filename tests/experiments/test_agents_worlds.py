@@ -9,7 +9,7 @@ import pytest
 
 from configs import agents_rows, agents_worlds
 from experiments import agents
-from experiments.parts import players, policy
+from experiments.parts import plan_memory, players, policy
 from rl_jax.envs.text.maze import Maze
 from rl_jax.envs.text.recorded import play
 from rl_jax.runs.logging import read_jsonl
@@ -42,6 +42,7 @@ def test_credit_finds_what_it_asks_for(credit):
     players.check(config)
     asked = policy.turn_counts(config)
     env = players.environment_of(config)()
+    assert plan_memory.asked(config) == set(), "and a Player, which asks this, can be made"
     assert set(asked) <= {"correct", "malformed", *env.NUMBERS}
 
 
