@@ -9,7 +9,8 @@
 
 There are two kinds. A study is a function of experiments.studies that runs all seeds of all arms in this process. An
 ablation of programs runs each arm and seed as a process of its own with its own workdir (runs/ablations/KEY/...). If
-restarted, it skips finished runs and resumes the interrupted one. Further --config.x=y are passed on to each run.
+restarted, it skips finished runs and resumes the interrupted one; it refuses runs of other settings, which it names.
+Further --config.x=y are passed on to each run.
 
 The claim is a list of statements, each about the mean over seeds of a metric (`judgements`). A statement is reproduced
 if the whole 95 % bootstrap interval lies on the claimed side, not reproduced if all of it lies on the other side, and
@@ -39,12 +40,11 @@ from ml_collections import ConfigDict
 
 from experiments.ablation.chart import curves_chart, interval_chart
 from experiments.ablation.claims import Values, judgements, report, tables
+from experiments.ablation.once import run_once
 from experiments.ablation.summary import by_claim, load_results, short_table
 from rl_jax import stats
 from rl_jax.core.binding import bind
-from rl_jax.data.append_lines import append_lines
 from rl_jax.runs.logging import read_jsonl, write_atomically
-from rl_jax.runs.run_record import is_complete
 
 PAPERS = pathlib.Path(__file__).parents[2] / "configs" / "papers"
 RUNS = pathlib.Path("runs")
@@ -63,32 +63,6 @@ def load(key: str, *, smoke: bool = False) -> ConfigDict:
     if smoke:
         ablation.update(ablation.smoke)
     return ablation
-
-
-def run_once(program: str, config: str, workdir: pathlib.Path, overrides: list[str], spent: pathlib.Path) -> None:
-    """Runs a program to its end, unless it is finished.
-
-    Args:
-      program: the module of experiments.
-      config: path and argument of the config file.
-      workdir: the run's folder.
-      overrides: further arguments of the command.
-      spent: the JSONL file to which the run's seconds are appended.
-
-    Raises:
-      CalledProcessError: if the run fails.
-    """
-    if is_complete(workdir):
-        return
-    command = [sys.executable, "-m", f"experiments.{program}", f"--config={config}", f"--workdir={workdir}", *overrides]
-    print("+", " ".join(command), flush=True)
-    start = time.monotonic()
-    try:
-        subprocess.run(command, check=True)
-    finally:
-        spent.parent.mkdir(parents=True, exist_ok=True)
-        row = {"run": str(workdir), "seconds": round(time.monotonic() - start, 1)}
-        append_lines(spent, [json.dumps(row)])
 
 
 def evaluations(workdir: pathlib.Path, metric: str) -> list[float]:

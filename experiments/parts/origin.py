@@ -24,7 +24,7 @@ from ml_collections import ConfigDict
 from rl_jax.preferences.episodes import FOLDER
 from rl_jax.runs import disk
 from rl_jax.runs.logging import write_atomically
-from rl_jax.runs.run_record import ABSENT, config_changes, flatten, is_complete, read_json
+from rl_jax.runs.run_record import ABSENT, config_changes, flatten, is_complete, last_config, read_json
 
 # Fields, or groups of them, that may change when a run is resumed: they move no number of the training, but by how long
 # it lasts and in which order sums over devices are taken.
@@ -33,6 +33,8 @@ MAY_CHANGE = (
     *("eval.every", "sft.eval_every", "reward.num_workers", "reward.time_limit_s", "flow.timeout_s"),
     *("rollout.engine.url", "rollout.engine.timeout_s", "task.skip_bad_records", "data.skip_bad_records"),
 )
+# Of these, those that move no result either, so that a finished run may stand for one that has others.
+FREE = tuple(name for name in MAY_CHANGE if name not in ("eval.every", "sft.eval_every"))
 MAY_GROW = ("train.steps", "train.data_epochs", "train.total_steps", "sft.steps")
 # Programs that read a part of a config only: a warm start is not made of the rest of the config that names it.
 _OF_SFT = ("seed", "task", "data", "model", "sft", "score", "rollout.prompt_buckets", "rollout.completion_length")
@@ -83,26 +85,40 @@ def check_config(config: ConfigDict, workdir: pathlib.Path, program: str) -> Non
     """
     if not _is_known(workdir) or not (workdir / "config.json").is_file():
         return
-    record, old = read_json(workdir / "run.json"), read_json(workdir / "config.json")
-    changes = config_changes(old, named(config.to_dict()))
-    if program in PARTS_READ:
-        changes = {name: change for name, change in changes.items() if _within(name, PARTS_READ[program])}
-    other_code = record.get("origin", {}).get("code_sha256") != code_sha256()
-    # A field that only one of two versions of the code has was not set by anybody.
-    new_fields = [name for name, change in changes.items() if other_code and ABSENT in change]
-    wrong = {name: change for name, change in changes.items() if name not in new_fields and not _may(name, *change)}
+    record = read_json(workdir / "run.json")
+    changes, new_fields = _changes(config, read_json(workdir / "config.json"), record, program)
+    wrong = {name: change for name, change in changes.items() if not _may(name, *change)}
     if program not in PARTS_READ and changes.get("sft.steps"):
         wrong["sft.steps"] = changes["sft.steps"]  # its params are where this run began
     rate = config.get("train", {}).get("optimizer", {})
     if "train.total_steps" in changes and rate.get("final_fraction", 1.0) != 1.0:
         wrong["train.total_steps"] = changes["train.total_steps"]  # the learning rate's decay is spread over them
-    lines = [f"  {name}: {_shown(before)} -> {_shown(after)}" for name, (before, after) in wrong.items()]
-    if record.get("algorithm", program) != program:
-        lines.insert(0, f"  program: {record['algorithm']} -> {program}")
-    if lines:
+    if lines := _lines(wrong, record, program):
         raise ChangedError("\n".join([f"{workdir} has a run that was started with other settings:", *lines, _ways()]))
     if new_fields:
         print(f"{workdir}: fields that only one of the two versions of the code has: {', '.join(new_fields)}")
+
+
+def check_result(config: ConfigDict, workdir: pathlib.Path, program: str, *, free: tuple[str, ...] = ()) -> None:
+    """Compares the config with the one that the run in `workdir` last went on with, for a reader of its results.
+
+    Stricter than `check_config`: a longer run or other evaluations are other results.
+
+    Args:
+      config: what is asked for.
+      workdir: of the run.
+      program: that is asked for.
+      free: fields, or groups of them, that may differ besides FREE.
+
+    Raises:
+      ChangedError: if another field differs; names each with its value in the run and the one that is asked for.
+    """
+    record = read_json(workdir / "run.json") if (workdir / "run.json").is_file() else {}
+    changes, _ = _changes(config, last_config(workdir), record, program)
+    wrong = {name: change for name, change in changes.items() if not _within(name, (*FREE, *free))}
+    if lines := _lines(wrong, record, program):
+        head = f"{workdir} has a run of other settings (the run's -> what is asked for):"
+        raise ChangedError("\n".join([head, *lines, "Delete that folder, or give a new --workdir"]))
 
 
 def made_of(config: ConfigDict, workdir: pathlib.Path) -> dict[str, Any]:
@@ -266,6 +282,27 @@ def _take_episodes(old: pathlib.Path, new: pathlib.Path, newest: int) -> None:
                 os.link(path, new / FOLDER / path.name)
             except OSError:  # another disk, or one without links
                 shutil.copy2(path, new / FOLDER)
+
+
+def _changes(
+    config: ConfigDict, old: Mapping[str, Any], record: Mapping[str, Any], program: str
+) -> tuple[dict[str, tuple[Any, Any]], list[str]]:
+    """(the fields that differ from a run's config and that its program reads, those that only one of two versions of
+    the code has: nobody set them, so they are not among the former)."""
+    changes = config_changes(old, named(config.to_dict()))
+    if program in PARTS_READ:
+        changes = {name: change for name, change in changes.items() if _within(name, PARTS_READ[program])}
+    other_code = record.get("origin", {}).get("code_sha256") != code_sha256()
+    new_fields = [name for name, change in changes.items() if other_code and ABSENT in change]
+    return {name: change for name, change in changes.items() if name not in new_fields}, new_fields
+
+
+def _lines(wrong: Mapping[str, tuple[Any, Any]], record: Mapping[str, Any], program: str) -> list[str]:
+    """What differs, one line per field, and the program if that differs."""
+    lines = [f"  {name}: {_shown(before)} -> {_shown(after)}" for name, (before, after) in wrong.items()]
+    if record.get("algorithm", program) != program:
+        lines.insert(0, f"  program: {record['algorithm']} -> {program}")
+    return lines
 
 
 def _is_known(workdir: pathlib.Path) -> bool:

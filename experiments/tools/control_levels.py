@@ -5,9 +5,9 @@
     python -m experiments.tools.control_levels --smoke                  # seconds: does it run?
 
 Each environment is one run of experiments.control.ppo in a folder of its own; finished runs are skipped, interrupted
-ones resume. The value of a seed is the mean return of its last evaluation, over config.eval.num_episodes whole
-episodes that are not trained on. The command writes levels.md, levels.json and, per environment, a report.html with
-the curves.
+ones resume, those of other settings are refused. The value of a seed is the mean return of its last evaluation, over
+config.eval.num_episodes whole episodes that are not trained on. The command writes levels.md, levels.json and, per
+environment, a report.html with the curves.
 
 A level is for each seed (then all have to reach it) or for the mean over the seeds. The latter is reached if the whole
 95 % interval of the mean lies above it, not reached if all of it lies below, and undecided otherwise.
@@ -20,60 +20,22 @@ import pathlib
 import shlex
 from collections.abc import Sequence
 
-from configs.control import environments
 from configs.control.levels import LEVELS, Level
-from experiments.ablation.cli import SPENT, run_once
+from experiments.ablation.cli import SPENT
+from experiments.ablation.once import check_same, run_once
 from experiments.report import cli
 from rl_jax import stats
 from rl_jax.runs.logging import read_jsonl, write_atomically
-from rl_jax.runs.run_record import flatten, is_complete, last_config, read_json
+from rl_jax.runs.run_record import is_complete, read_json
 
 CONFIG = "configs/control/environments.py"
-# Fields that do not change the results, and the one for categorical critics, which no level uses.
-FREE = ("mesh", "spread", "group", "log.", "checkpoint.", "algorithm.support.")
+FREE = ("group", "algorithm.support")  # runs trained in lockstep; for categorical critics, which no level uses
 SAID = {stats.REPRODUCED: "reached", stats.NOT_REPRODUCED: "not reached", stats.UNDECIDED: "undecided"}
 
 
 def argument(level: Level, smoke: bool) -> str:
     """The config of a level's run."""
     return f"{CONFIG}:{level.word}" + ",smoke" * smoke
-
-
-def check_same(level: Level, workdir: pathlib.Path, overrides: Sequence[str], *, smoke: bool) -> None:
-    """Checks that a run in workdir has the settings of the config and the overrides.
-
-    Finished runs are not repeated, so each override of one must be FREE or equal to the run's setting.
-
-    Raises:
-      ValueError: if the settings differ.
-    """
-    if not (workdir / "config.json").exists():
-        return
-    asked = flatten(json.loads(json.dumps(environments.get_config(argument(level, smoke).partition(":")[2]).to_dict())))
-    kept = flatten(last_config(workdir))
-    named = dict(text.removeprefix("--config.").split("=", 1) for text in overrides)
-    wrong = [name for name, value in named.items() if not name.startswith(FREE) and str(kept.get(name)) != value]
-    if wrong and is_complete(workdir):
-        raise ValueError(
-            f"{workdir} is finished with {wrong[0]}={kept.get(wrong[0])}: delete it, or give another --workdir"
-        )
-    unknown = sorted(name for name in kept if name not in asked and not name.startswith(FREE))
-    if unknown:
-        raise ValueError(
-            f"{workdir} has a run of an older config, with {unknown[0]}: delete it, or give another --workdir"
-        )
-    # A field that the run lacks was added later, with a default that changes nothing.
-    other = [
-        name
-        for name in asked
-        if kept.get(name, asked[name]) != asked[name] and not name.startswith(FREE) and name not in named
-    ]
-    if other:
-        name = other[0]
-        raise ValueError(
-            f"{workdir} has a run with {name}={kept[name]}, but {argument(level, smoke)} has {asked[name]}: "
-            "delete it, or give another --workdir"
-        )
 
 
 def row_of(level: Level, workdir: pathlib.Path, *, smoke: bool = False) -> dict:
@@ -130,10 +92,10 @@ def table(rows: Sequence[dict]) -> str:
 def run(levels: Sequence[Level], folder: pathlib.Path, overrides: Sequence[str], *, smoke: bool = False) -> list[dict]:
     """Runs what is missing of `levels`; writes the table of all finished ones to folder. Returns its rows."""
     for level in levels:
-        check_same(level, folder / level.word, overrides, smoke=smoke)
+        check_same("control.ppo", argument(level, smoke), folder / level.word, overrides, free=FREE)
     for level in levels:
         workdir = folder / level.word
-        run_once("control.ppo", argument(level, smoke), workdir, list(overrides), workdir / SPENT)
+        run_once("control.ppo", argument(level, smoke), workdir, list(overrides), workdir / SPENT, free=FREE)
         cli.write_report([workdir])
     rows = [row_of(level, folder / level.word, smoke=smoke) for level in LEVELS if is_complete(folder / level.word)]
     said = shlex.join(["python", "-m", "experiments.tools.control_levels", *["--smoke"] * smoke, *overrides])

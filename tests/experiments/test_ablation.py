@@ -17,8 +17,9 @@ from ml_collections import ConfigDict
 
 from experiments import studies
 from experiments.ablation import claims as claims
-from experiments.ablation import cli
+from experiments.ablation import cli, once
 from experiments.ablation.chart import curves_chart, interval_chart
+from experiments.parts import origin
 from experiments.studies.base import Outcome
 from rl_jax import stats
 from rl_jax.core import binding
@@ -344,6 +345,8 @@ def test_runs_every_arm_and_seed_from_the_seeds_own_warm_start(tmp_path, monkeyp
         calls.append(command[2:])
         folder = pathlib.Path(command[4].removeprefix("--workdir="))
         write_metrics(folder, [0.4, 0.5, 0.9] if folder.name == "correct" else [0.4, 0.6, 0.4])
+        config = once.asked_for(command[3].removeprefix("--config="), command[5:])
+        (folder / "config.json").write_text(json.dumps(origin.named(config.to_dict())))
 
     monkeypatch.setattr(cli.subprocess, "run", fake)
     outcome = cli.run("spurious_rewards", tmp_path, ["--config.train.steps=2"])
@@ -360,9 +363,35 @@ def test_runs_every_arm_and_seed_from_the_seeds_own_warm_start(tmp_path, monkeyp
     assert len(spent) == 9 and outcome["wall_seconds"] == pytest.approx(sum(row["seconds"] for row in spent), abs=0.1)
     with (tmp_path / cli.SPENT).open("a") as file:
         file.write('{"run": "an interrupted start", "seconds": 100.0}\n')
-    again = cli.run("spurious_rewards", tmp_path, [])
+    again = cli.run("spurious_rewards", tmp_path, ["--config.train.steps=2", "--config.log.progress=False"])
     assert len(calls) == 9, "finished runs do not run again"
     assert again["wall_seconds"] == pytest.approx(outcome["wall_seconds"] + 100.0, abs=0.1)
+    text = (tmp_path / "ablation.json").read_text()
+    with pytest.raises(origin.ChangedError, match=r"seed0/correct has a run of other .*\n  train.steps: 2 -> \d+\nDel"):
+        cli.run("spurious_rewards", tmp_path, [])
+    assert len(calls) == 9 and (tmp_path / "ablation.json").read_text() == text, "no old run under new settings"
+
+
+def test_a_run_of_other_evaluations_or_of_another_program_is_refused(tmp_path):
+    """A program may go on with either of the former two; a result may not pass for that of the other."""
+    config, asked = "configs/tasks/arithmetic.py:smoke", ["--config.seed=3", "--config.eval.every=7", "--verbosity=1"]
+    workdir = tmp_path / "run"
+    write_metrics(workdir, [0.4, 0.9])
+    (workdir / "config.json").write_text(json.dumps(origin.named(once.asked_for(config, asked).to_dict())))
+    once.check_same("grpo", config, workdir, [*asked, "--config.mesh=fsdp:8"])
+    once.check_same("sft", config, workdir, [*asked, "--config.train.steps=77"])
+    with pytest.raises(origin.ChangedError, match="  eval.every: 7 -> "):
+        once.check_same("grpo", config, workdir, asked[:1])
+    with pytest.raises(origin.ChangedError, match="  seed: 3 -> 4"):
+        once.check_same("sft", config, workdir, ["--config.seed=4"])
+    once.check_same("grpo", config, workdir, asked[:1], free=("eval",))
+    (workdir / "run.json").write_text(json.dumps({"algorithm": "ppo"}))
+    with pytest.raises(origin.ChangedError, match="  program: ppo -> grpo"):
+        once.check_same("grpo", config, workdir, asked)
+    with pytest.raises(ValueError, match="config.sead"):
+        once.asked_for(config, ["--config.sead=4"])
+    (workdir / "final.json").unlink()
+    once.check_same("grpo", config, workdir, [])  # nothing is kept of a run without a checkpoint
 
 
 def test_the_arms_are_run_by_the_ablations_own_program(tmp_path, monkeypatch):

@@ -8,6 +8,7 @@ import pytest
 
 from configs.control import environments as configs
 from configs.control.levels import LEVELS, Level
+from experiments.ablation import once
 from experiments.control import ppo as control_ppo
 from experiments.parts import control_runs, control_setup
 from experiments.report import cli
@@ -62,14 +63,16 @@ def test_the_verdict(tmp_path, level, values, said, reached):
 
 
 def test_a_run_of_other_settings_is_refused(tmp_path):
-    finished(tmp_path / "a", [1.0, 2.0], mesh="seeds:2")
-    control_levels.check_same(EACH, tmp_path / "a", (), smoke=True)
+    def check(workdir, *overrides):
+        asked = control_levels.argument(EACH, smoke=True)
+        once.check_same("control.ppo", asked, workdir, overrides, free=control_levels.FREE)
+
+    finished(tmp_path / "a", [1.0, 2.0], mesh="seeds:2", group=2)
+    check(tmp_path / "a")
     finished(tmp_path / "b", [1.0, 2.0], sample=dict(num_envs=99, num_steps=128))
-    with pytest.raises(
-        ValueError, match="sample.num_envs=99, but configs/control/environments.py:cartpole,smoke has 8: delete it"
-    ):
-        control_levels.check_same(EACH, tmp_path / "b", (), smoke=True)
-    control_levels.check_same(EACH, tmp_path / "b", ("--config.sample.num_envs=99",), smoke=True)
+    with pytest.raises(ValueError, match="  sample.num_envs: 99 -> 8\nDelete that folder"):
+        check(tmp_path / "b")
+    check(tmp_path / "b", "--config.sample.num_envs=99")
     with pytest.raises(SystemExit):
         control_levels.main(["cartpol"])
 
@@ -129,7 +132,7 @@ def test_it_runs_and_a_finished_run_is_not_made_again(tmp_path, monkeypatch, cap
     """The program of each run in this process; what a run of its own process adds is held by the ablations' tests."""
     made = []
 
-    def run_once(program, config, workdir, overrides, spent):
+    def run_once(program, config, workdir, overrides, spent, *, free):
         if not (workdir / "final.json").exists():
             found = configs.get_config(config.partition(":")[2])
             found.sample.update(num_envs=4, num_steps=8)
@@ -145,7 +148,7 @@ def test_it_runs_and_a_finished_run_is_not_made_again(tmp_path, monkeypatch, cap
     asked += ["--config.network.hidden=[8]"]
     control_levels.main(asked)
     control_levels.main(asked)
-    with pytest.raises(ValueError, match="is finished with sample.num_envs=4"):
+    with pytest.raises(ValueError, match="  sample.num_envs: 4 -> 5"):
         control_levels.main([*asked, "--config.sample.num_envs=5"])
     assert [row[:2] for row in made] == [("control.ppo", "configs/control/environments.py:cartpole,smoke")]
     (row,) = json.loads((tmp_path / "levels.json").read_text())["rows"]
