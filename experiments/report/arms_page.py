@@ -6,6 +6,7 @@ This module reads the runs, groups them into arms, and finds the config fields i
 import collections
 import itertools
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -204,6 +205,15 @@ def expand(run: Run, arm: str, seed: int | None) -> list[Member]:
         rows = [_row_of(row, f"runs/{index}") for row in run.metrics if f"runs/{index}" in row]
         members.append(Member(_joined(arm, inner), number, f"{run.label}#{index}", run, rows))
     return members
+
+
+def left_out(run: Run) -> int:
+    """The runs within a program of many that a report does not have, as it logs the return of the first 64 only."""
+    shown = sum(name.removeprefix("runs/").isdecimal() for name in (run.metrics[-1] if run.metrics else ()))
+    if not shown:
+        return 0
+    swept = math.prod(len(values) for _, values in run.config.get("sweep") or ())
+    return max(len(run.config.get("runs") or ()) or run.config.get("num_seeds", 1) * swept, shown) - shown
 
 
 def short(name: str) -> str:

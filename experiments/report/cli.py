@@ -29,7 +29,7 @@ def page(paths: Sequence[Path], *, metric: str | None = None, nonce: str = "", v
 
     Args:
       paths: folders of runs and sweeps.
-      metric: the metric by which arms are compared; None takes the first logged one of run_page.HEADLINES.
+      metric: the metric by which arms are compared; None takes the first logged one of budgets.RESULTS.
       nonce: of the script of a live page; "" for a page without a script.
       version: serve.version of the content of a live page.
 

@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from experiments.parts.budgets import result_of
 from experiments.report import charts as charts
-from experiments.report.arms_page import Member, Study, config_table, runs_of
+from experiments.report.arms_page import Member, Study, config_table, left_out, runs_of
 from experiments.report.health import acts, assess, points_of
-from experiments.report.run_page import CURVES, HEADLINES, Run, before_and_after, run_section, seconds_of
+from experiments.report.run_page import CURVES, Run, before_and_after, run_section, seconds_of
 from rl_jax import stats
 
 MAX_GRID = 60  # points per curve of an arm
@@ -38,7 +39,9 @@ def final_value(member: Member, metric: str) -> float | None:
 
 
 def choose_metric(study: Study, asked: str | None) -> str | None:
-    """The metric by which the arms are compared: `asked`, or else the first of HEADLINES that some seed has.
+    """The metric by which the arms are compared: `asked`, or else the first of budgets.RESULTS that some seed has.
+
+    None if there is none: less entropy, KL or gradient makes no arm better.
 
     Raises:
       ValueError: if no run logged the metric asked for.
@@ -47,7 +50,7 @@ def choose_metric(study: Study, asked: str | None) -> str | None:
     names = {name for row in rows for name in row} - {"step", "nonfinite"}
     if asked is not None and asked not in names:
         raise ValueError(f"no run has logged {asked!r}; logged: {', '.join(sorted(names)) or 'no metrics at all'}")
-    return asked or next((name for name in (*HEADLINES, *CURVES) if name in names), None)
+    return asked or result_of(dict.fromkeys(names))
 
 
 def samples_of(member: Member) -> dict[float, float]:
@@ -210,6 +213,11 @@ def notices(study: Study, metric: str | None) -> list[str]:
         result.append(f"{len(study.failed)} points have failed: {_first(study.failed)}")
     if any(member.run.record.get("folded") for member in members):
         result.append("Some runs were trained together in one program: the time of each is that of the whole program.")
+    for run in runs_of(members):
+        if count := left_out(run):
+            result.append(f"{count} of the runs within {run.label} are not shown, and their arms may lack seeds or be "
+                          "missing: such a program logs the return of its first 64 runs only. final.json has the last "
+                          "of all.")
     spent = {m.name: max(samples_of(m).values(), default=None) for m in members}
     spent = spent if None not in spent.values() else {m.name: m.metrics[-1]["step"] for m in members if m.metrics}
     if spent and max(spent.values()) > 1.1 * min(spent.values()):

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
+from experiments.parts.budgets import RESULTS
 from experiments.report import charts as charts
 from experiments.report import conversations, reading, render
 from experiments.report.health import acts, assess, points_of
@@ -37,8 +38,7 @@ CURVES = {
     "episode/end/context": "Share of episodes that ended because the context was full.",
     "episode/end/error": "Share of episodes whose environment failed.",
 }
-# The metrics that best summarise a run, most important first.
-HEADLINES = ("eval/pass@1", "eval/reward", "eval/return", "episode/return", "reward/mean")
+HEADLINES = tuple(name for name in RESULTS if name != "loss")  # most important first
 STAGES = {
     "reshard_s": "weights to the sampler",
     "rollout_s": "rollout",

@@ -181,6 +181,23 @@ def test_the_listed_runs_of_one_control_program_keep_their_own_fields(tmp_path):
     assert [(m.arm, m.seed, m.metrics[-1]["eval/return"]) for m in members] == [("lr=0.1", 7, 1.0), ("lr=0.2", 8, 2.0)]
 
 
+@pytest.mark.parametrize(
+    ("fields", "hidden"),
+    [
+        (dict(num_seeds=70, sweep=[]), 66),
+        (dict(num_seeds=3, sweep=[["train.lr", [0.1, 0.2]]]), 2),
+        (dict(num_seeds=1, sweep=[], runs=[[seed, []] for seed in range(5)]), 1),
+        (dict(num_seeds=4, sweep=[]), 0),
+    ],
+)
+def test_the_number_of_runs_that_a_program_does_not_log_is_said(tmp_path, fields, hidden):
+    write_run_record(tmp_path, config={"seed": 0} | fields, command="x", task="cartpole", algorithm="control.ppo")
+    with RunLogger(tmp_path, total_steps=1, progress=False, tensorboard=False) as log:
+        log.log(1, {f"runs/{index}": 1.0 for index in range(4)} | {"eval/return": 1.0})
+    said = [text for text in figures.notices(arms_page.load_study([tmp_path]), "eval/return") if "first 64" in text]
+    assert [text.partition(" of the runs within ")[0] for text in said] == [str(hidden)] * bool(hidden)
+
+
 def test_the_runs_of_one_control_program_are_seeds_of_what_it_swept(tmp_path):
     config = {"seed": 0, "num_seeds": 2, "sweep": [["algorithm.entropy_coef", [0.0, 0.5]]]}
     write_run_record(tmp_path, config=config, command="x", task="cartpole", algorithm="control.ppo")
@@ -202,6 +219,20 @@ def test_the_metric_can_be_chosen(study):
     assert figures.choose_metric(study, "kl/k3") == "kl/k3"
     with pytest.raises(ValueError, match="no run has logged 'kl/k9'; logged: clip/high"):
         figures.choose_metric(study, "kl/k9")
+
+
+@pytest.mark.parametrize(
+    ("logged", "chosen"),
+    [
+        (("entropy", "kl/k3", "grad_norm", "loss", "eval/rewards/accuracy"), "eval/rewards/accuracy"),
+        (("entropy", "kl/k1", "loss"), "loss"),
+        (("entropy", "kl/k1", "grad_norm", "completion_length"), None),
+    ],
+)
+def test_arms_are_never_ranked_by_entropy_or_kl(study, logged, chosen):
+    member = next(iter(study.arms.values()))[0]
+    dpo = member._replace(metrics=[{"step": 1} | dict.fromkeys(logged, 1.0)])
+    assert figures.choose_metric(study._replace(arms={"a": [dpo]}), None) == chosen
 
 
 @pytest.mark.parametrize(
