@@ -43,7 +43,7 @@ def get_config(arg: str | None = None):
     config.programs = dict(grpo=sampled, ppo=sampled | dict(algorithm=of_ppo, critic=ppo_common.critic()))
     config.frontier = dict(
         title=f"Reward against KL: {'stories260K' if real else 'generated stories'}, sentiment of the continuation",
-        points=4,  # measurements per arm, evenly spaced, the last at its end
+        points=4,  # measurements per arm at most, evenly spaced, and the last at its end
         budgets=(0.5, 1.0, 2.0, 5.0, 10.0, 20.0),  # of the table, nats per sequence
         best_of=(2, 4, 8, 16),  # the reference's best of so many samples
         arms=tuple(arms()),  # the arms to run, in this order

@@ -75,9 +75,20 @@ def arm_config(config, name: str):
     if online:
         # No evaluation of its own: the frontier measures its checkpoints.
         result.eval.update(every=result.train.steps + 1, num_prompts=8, samples_per_prompt=1, batch_size=8)
-        points = config.frontier.points
-        result.checkpoint.update(every=max(result.train.steps // points, 1), keep=points + 1)
+        kept = measured_steps(result.train.steps, config.frontier.points)
+        result.checkpoint.update(every=max([1, *kept[:1]]), keep=len(kept) + 1)
     return result.lock()
+
+
+def measured_steps(total: int, points: int) -> list[int]:
+    """The steps at which an arm is measured: at most `points`, evenly spaced up to the last one, the arm's end.
+
+    Args:
+      total: steps or updates of the arm; there is none to measure if it has none.
+      points: config.frontier.points.
+    """
+    every = max(-(-total // points), 1)
+    return [*range(every, total, every), *[total] * (total > 0)]
 
 
 def digest(value) -> str:
@@ -221,14 +232,14 @@ def train_offline(
     )
     packer = PreferencePacker(setup)
     updates = config.train.epochs * (len(batch.present) // config.train.batch_size)
-    every, result = max(updates // points, 1), []
+    measured, result = measured_steps(updates, points), []
     for step, part in enumerate(online_dpo.minibatches(config, batch, order_key), start=1):
         if stop.received:
             return []
         state, part = preference_steps.add_batch_statistics(setup, programs, state, part, reference)
         part = to_mesh(setup, packer(part, config.train.micro_batches))
         state, metrics = programs.train_step(state, part, reference)
-        if step % every == 0:
+        if step in measured:
             result.append({"step": step} | measure(state.params) | {"loss": float(metrics["loss"])})
     return result
 
@@ -241,7 +252,7 @@ def in_parts(config, batch: PreferenceBatch, fn: Callable) -> PreferenceBatch:
 
 
 def train_online(
-    setup: Setup, program: str, workdir: pathlib.Path, measure: Callable, stop: checkpoint.StopSignal
+    setup: Setup, program: str, workdir: pathlib.Path, measure: Callable, points: int, stop: checkpoint.StopSignal
 ) -> list[dict]:
     """Trains an online arm: a run of its program, then measures its checkpoints.
 
@@ -250,6 +261,7 @@ def train_online(
       program: "grpo" or "ppo".
       workdir: the arm's folder.
       measure: as made by make_measure.
+      points: how many checkpoints to measure.
       stop: unused; the program installs signal handlers of its own.
 
     Returns:
@@ -269,7 +281,7 @@ def train_online(
     checkpoints = checkpoint.Checkpointer(workdir / "checkpoints", every=1, keep=None)
     result = []
     with checkpoints:
-        for step in range(config.checkpoint.every, config.train.steps + 1, config.checkpoint.every):
+        for step in measured_steps(config.train.steps, points):
             params = checkpoints.restore({"params": like}, step)[0]["params"]
             result.append({"step": step} | measure(params))
     return result
@@ -344,7 +356,7 @@ def run_arms(setup: Setup, scorer: Rewards, reference: Params, results: Results,
         of_arm = setup._replace(config=settings)
         if arm.program in ONLINE:
             folder = workdir / "arms" / f"{name}-{digest(settings.to_dict())}"
-            made_of = functools.partial(train_online, of_arm, arm.program, folder, measure)
+            made_of = functools.partial(train_online, of_arm, arm.program, folder, measure, config.frontier.points)
         else:
             made_of = functools.partial(train_offline, of_arm, candidates, reference, measure, config.frontier.points)
         labels = {"method": arm.method, "setting": arm.setting}

@@ -160,6 +160,20 @@ def test_a_wrong_arm_is_refused(change, said):
             cli.arm_config(config, name)
 
 
+@pytest.mark.parametrize(("steps", "points"), [(48, 10), (48, 4), (7, 4), (3, 4), (1, 1)])
+def test_every_checkpoint_that_is_measured_is_kept(steps, points):
+    config = frontier_config.get_config()
+    with config.unlocked():
+        config.frontier.points = points
+        config.programs.grpo.train.steps = steps
+    found = cli.arm_config(config, "GRPO_KL_0p1")
+    measured, settings = cli.measured_steps(steps, points), found.checkpoint
+    assert measured[-1] == steps == found.train.steps and len(measured) <= points
+    assert len({b - a for a, b in zip([0, *measured[:-1]], measured[:-1], strict=False)}) <= 1
+    saved = [step for step in range(1, steps + 1) if step % settings.every == 0 or step == steps]
+    assert set(measured) <= set(saved) and len(saved) <= settings.keep
+
+
 def test_the_smoke_config_runs_one_arm_of_each_kind():
     config = frontier_config.get_config("smoke")
     arms = [config.arms[name] for name in config.frontier.arms]
