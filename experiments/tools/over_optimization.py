@@ -11,10 +11,12 @@ only as long as it is positive (objective mismatch, "The Alignment Ceiling", Lam
 import argparse
 import math
 import pathlib
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from scipy import stats
 
+from experiments.report.run_page import run_labels
 from rl_jax.runs.logging import read_jsonl
 
 GOLD, PROXY = "eval/task", "eval/reward"
@@ -37,14 +39,15 @@ class Point(NamedTuple):
 
 
 def points_of(workdir: pathlib.Path) -> list[Point]:
-    """The evaluations of a run on a judge.
+    """The evaluations of a run on a judge; one without a finite gold reward or proxy is left out.
 
     Raises:
       ValueError: if the run has none, or logs no gold reward.
     """
     path = workdir / "metrics.jsonl"
     rows = read_jsonl(path) if path.exists() else []
-    points = [Point(r["step"], r.get("kl/k1", 0.0), r[PROXY], r[GOLD]) for r in rows if GOLD in r and PROXY in r]
+    rows = [row for row in rows if row.get(GOLD) is not None and row.get(PROXY) is not None]
+    points = [Point(row["step"], row.get("kl/k1") or 0.0, row[PROXY], row[GOLD]) for row in rows]
     if not points:
         raise ValueError(f"{workdir}: no row of metrics.jsonl has {PROXY} and {GOLD}: give a run with config.judge")
     return points
@@ -84,12 +87,13 @@ def correlations(runs: dict[str, list[Point]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Prints the tables of the runs on the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("runs", nargs="+", type=pathlib.Path, help="workdirs of experiments.ppo or experiments.grpo")
     try:
-        runs = {folder.name: points_of(folder) for folder in parser.parse_args().runs}
+        folders = parser.parse_args(arguments).runs
+        runs = {name: points_of(folder) for name, folder in zip(run_labels(folders), folders, strict=True)}
         print(table(runs), correlations(runs), sep="\n", end="")
     except ValueError as error:
         parser.exit(1, f"{error}\n")

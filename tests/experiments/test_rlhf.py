@@ -286,7 +286,7 @@ def test_a_method_is_of_a_policy():
         rlhf.get_config("best_of_n,par")
 
 
-def test_over_optimisation_is_the_gold_reward_that_is_lost(tmp_path):
+def test_over_optimisation_is_the_gold_reward_that_is_lost(tmp_path, capsys):
     rows = [{"step": 0, "eval/reward": 0.0, "eval/task": 0.5}, {"step": 1, "reward/mean": 1.0}]
     rows += [{"step": s, "kl/k1": 0.1 * s, "eval/reward": float(s), "eval/task": g} for s, g in ((2, 0.75), (4, 0.25))]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -296,6 +296,14 @@ def test_over_optimisation_is_the_gold_reward_that_is_lost(tmp_path):
     assert over_optimization.correlations({"a": points}).endswith("| a | -0.50 | - | - |\n")
     more = [*points, *(over_optimization.Point(s, 0.0, float(s), 0.1 / s) for s in (6, 8))]
     assert over_optimization.correlations({"b": more}).endswith("| b | -0.90 | - | -1.00 |\n")
+    twin = tmp_path / "seed1" / tmp_path.name  # another folder of the same name, with an evaluation that has no value
+    twin.mkdir(parents=True)
+    rows[2] |= {"eval/task": None}
+    (twin / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    over_optimization.main([str(tmp_path), str(twin)])
+    said = capsys.readouterr().out
+    assert f"/{tmp_path.name} | 2 | 0.200 | 2.000 | 0.750 |" in said and f"| seed1/{tmp_path.name} | 4 |" in said
+    assert f"| seed1/{tmp_path.name} | 2 |" not in said
     with pytest.raises(ValueError, match="nowhere: no row .* give a run with config.judge"):
         over_optimization.points_of(tmp_path / "nowhere")
 
