@@ -82,6 +82,17 @@ def need_gold(setup: Setup) -> None:
         )
 
 
+def need_two_prompts(setup: Setup) -> None:
+    """Raises ValueError if there are fewer than two prompts, over which the table has an interval."""
+    settings = setup.config.best_of_n
+    found = len(setup.task.data_source(settings.split))
+    if min(settings.num_prompts, found) < 2:
+        raise ValueError(
+            f"best_of_n.num_prompts={settings.num_prompts}, and the split {settings.split!r} has {found}: "
+            "the interval over prompts needs 2 or more of both"
+        )
+
+
 def gold_scores(judged: list[Judged], config) -> np.ndarray:
     """The verifier's rewards, float [rows]: the task's own if there are judges."""
     if not config.judge:
@@ -185,6 +196,7 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> list[dict
     setup = make_setup(config, task)
     need_reward(setup)
     need_gold(setup)
+    need_two_prompts(setup)
     check_rows(setup, **{"best_of_n.batch_size": settings.batch_size})
     record_run(config, workdir, "best_of_n", setup.mesh.devices.flat)
     folders = [name for name in settings.proxies.split(",") if name]

@@ -1,9 +1,11 @@
 """experiments.best_of_n: what it writes, who chooses, and the samples as data for a reward model."""
 
 import json
+import types
 
 import numpy as np
 import pytest
+from ml_collections import ConfigDict
 
 from configs.preferences import best_of_n as configs
 from experiments import best_of_n
@@ -96,3 +98,15 @@ def test_an_empty_completion_has_the_worst_score():
 def test_fields_of_the_group():
     with pytest.raises(ValueError, match="sample'.*samples"):
         configs.best_of_n(sample=1)
+
+
+@pytest.mark.parametrize(("asked", "there", "enough"), [(1, 9, False), (9, 1, False), (2, 2, True)])
+def test_one_prompt_is_refused_before_anything_is_sampled(asked, there, enough):
+    setup = types.SimpleNamespace(
+        config=ConfigDict({"best_of_n": {"num_prompts": asked, "split": "test"}}),
+        task=types.SimpleNamespace(data_source={"test": range(there)}.get),
+    )
+    if enough:
+        return best_of_n.need_two_prompts(setup)
+    with pytest.raises(ValueError, match=f"best_of_n.num_prompts={asked}, and the split 'test' has {there}: the inter"):
+        best_of_n.need_two_prompts(setup)
