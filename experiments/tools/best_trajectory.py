@@ -25,8 +25,8 @@ from rl_jax.preferences import episodes
 from rl_jax.rewards import benchmarks
 
 
-def whole_groups(folder: pathlib.Path, newest: int) -> list[list[Trajectory]]:
-    """The groups of a run, each with as many trajectories of one segment as the largest has.
+def whole_groups(folder: pathlib.Path, newest: int) -> tuple[list[list[Trajectory]], int]:
+    """(the groups of a run with as many trajectories of one segment as the largest has, how many have fewer).
 
     Raises:
       ValueError: if there is none of two trajectories or more.
@@ -35,7 +35,8 @@ def whole_groups(folder: pathlib.Path, newest: int) -> list[list[Trajectory]]:
     size = max(map(len, found), default=0)
     if size < 2:
         raise ValueError(f"{folder}: no group has two trajectories or more; set sample.group_size")
-    return [group for group in found if len(group) == size]
+    whole = [group for group in found if len(group) == size]
+    return whole, len(found) - len(whole)
 
 
 def grades(model: RewardModel, trajectories: Sequence[Trajectory]) -> np.ndarray:
@@ -101,7 +102,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         model = load_reward_model(options.reward)
-        groups, dropped = unseen(whole_groups(options.run, options.newest), model.config.data.path)
+        whole, partial = whole_groups(options.run, options.newest)
+        groups, dropped = unseen(whole, model.config.data.path)
         scores = grades(model, [one for group in groups for one in group])
         rows = measure(groups, scores, options.solved)
     except (ValueError, OSError) as error:
@@ -109,7 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     gone = f"{model.config.data.path} is gone: none left out"
     known = f"{dropped} of trained prompts left out" if dropped >= 0 else gone
-    print(f"{len(groups)} groups of {len(groups[0])} ({known})\n")
+    print(f"{len(groups)} groups of {len(groups[0])} ({known}, {partial} of fewer left out)\n")
     print("| n | reward model | environment | solved: reward model | solved: environment |\n|---|---|---|---|---|")
     print("\n".join(f"| {n} | " + " | ".join(f"{number:.3f}" for number in row) + " |" for n, *row in rows))
     return 0

@@ -153,8 +153,8 @@ def test_the_best_of_n_trajectories_by_hand():
 
 def test_only_whole_groups_of_trajectories_are_compared(tmp_path):
     lone = [episode(0, [[5]], [1.0], group=1)]
-    found = best_trajectory.whole_groups(write(tmp_path / "two", [[*GROUP, *lone]]), 0)
-    assert [[one.sample for one in group] for group in found] == [[0, 1, 2, 3]]
+    found, partial = best_trajectory.whole_groups(write(tmp_path / "two", [[*GROUP, *lone]]), 0)
+    assert partial == 1 and [[one.sample for one in group] for group in found] == [[0, 1, 2, 3]]
     other = [[episode(0, [[5]], [1.0], group=2)], GROUP]
     kept, dropped = best_trajectory.unseen(other, str(write(tmp_path / "trained", [GROUP])))
     assert kept == other[:1] and dropped == 1, "prompts of the reward model's own run are left out"
