@@ -16,6 +16,8 @@ from rl_jax.experience import lag
 def step_metrics(config, collected: Collected, source, updates: list[dict[str, float]]) -> dict[str, float]:
     """The metrics of one step: of the data, of the sampler in the first update, and the mean over the updates.
 
+    An update without a token, as where all its rows are cut off and masked, has no mean over tokens and is left out.
+
     Args:
       config: of the run.
       collected: the step's rows.
@@ -23,10 +25,11 @@ def step_metrics(config, collected: Collected, source, updates: list[dict[str, f
       updates: metrics of each update.
     """
     rollout = collected.judged.rollout
-    # Of an update without a token, as where all rows are cut off and masked, the largest deviation is -inf.
+    # Of an update without a token the largest deviation is -inf, and all else is 0, the squared weight too.
     updates = [{name: 0.0 if value == -np.inf else value for name, value in update.items()} for update in updates]
     weight, squared = updates[0]["sampler/weight"], updates[0]["sampler/weight_squared"]
-    metrics = {name: np.mean([update[name] for update in updates]) for name in updates[0]}
+    measured = [update for update in updates if update["sampler/weight_squared"] > 0.0] or updates
+    metrics = {name: np.mean([update[name] for update in measured]) for name in updates[0]}
     del metrics["sampler/weight"], metrics["sampler/weight_squared"]  # folded into sampler/ess
     metrics |= {
         "ratio/first_max_dev": updates[0]["ratio/max_dev"],

@@ -329,7 +329,9 @@ def test_step_metrics(config):
     assert found["completion_length"] == LENGTHS.mean() and found["mask_occupancy"] == LENGTHS.sum() / 32
     assert isinstance(policy_batch(config, np.zeros(8, np.float32)), PolicyBatch)
     # All rows are cut off and masked: no token has a ratio.
-    empty = first | {"ratio/max_dev": -np.inf, "sampler/gap_max": -np.inf, "sampler/weight_squared": 0.0}
+    empty = first | {"ratio/max_dev": -np.inf, "sampler/gap_max": -np.inf, "sampler/weight_squared": 0.0, "loss": 0.0}
+    found = logged.step_metrics(config, Collected(judged, None, {}), source, [first, empty, second])
+    assert found["loss"] == 2.0 and found["ratio/max_dev"] == pytest.approx(0.1), "of the updates with a token"
     found = logged.step_metrics(config, Collected(judged, None, {}), source, [empty | {"sampler/weight": 0.0}] * 2)
     assert found["ratio/first_max_dev"] == found["ratio/max_dev"] == found["sampler/gap_max"] == 0.0
     assert found["sampler/ess"] == 1.0
