@@ -22,7 +22,7 @@ def _page(width: int, height: int, body: Markup, label: str) -> str:
 
 
 def interval_chart(values: Mapping[str, Sequence[float]], *, title: str) -> str:
-    """One row per arm: one dot per seed, and the mean with its interval.
+    """One row per arm: one dot per seed, and the mean with its interval if there are two seeds or more.
 
     Args:
       values: arm -> one value per seed.
@@ -31,7 +31,7 @@ def interval_chart(values: Mapping[str, Sequence[float]], *, title: str) -> str:
     Returns:
       The SVG file's text.
     """
-    every = [value for row in values.values() for value in row]
+    every = [value for row in values.values() for value in row] or [0.0]
     low, high = min(every), max(every)
     pad = (high - low) * 0.05 or max(abs(high) * 0.1, 0.01)
     ticks = nice_ticks(low - pad, high + pad)
@@ -40,6 +40,7 @@ def interval_chart(values: Mapping[str, Sequence[float]], *, title: str) -> str:
     def x(value):
         return LABELS + (value - ticks[0]) / (ticks[-1] - ticks[0]) * (WIDTH - 20)
 
+    means = {arm: bootstrap_mean(row) for arm, row in values.items() if len(row) > 1}
     parts = []
     for tick in ticks:
         grid = Markup('<line class="grid" x1="{0:.1f}" x2="{0:.1f}" y1="6" y2="{1}"/>')
@@ -47,15 +48,18 @@ def interval_chart(values: Mapping[str, Sequence[float]], *, title: str) -> str:
         parts.append(Markup('<text x="{:.1f}" y="{}" text-anchor="middle">{}</text>').format(
             x(tick), height - 24, short_number(tick)))
     for index, (arm, row) in enumerate(values.items()):
-        y, colour, (mean, *ends) = 6 + ROW * (index + 0.5), f"series{index % len(COLOURS)}", bootstrap_mean(row)
+        y, colour = 6 + ROW * (index + 0.5), f"series{index % len(COLOURS)}"
         parts.append(Markup('<text x="{}" y="{:.1f}" text-anchor="end">{}</text>').format(LABELS - 12, y + 4, arm))
         dot = Markup('<circle class="dot {}" cx="{:.1f}" cy="{:.1f}" r="3" opacity=".35"/>')
         parts += [dot.format(colour, x(value), y) for value in row]
+        if arm not in means:
+            continue
+        mean, *ends = means[arm]
         mark = Markup('<path class="mark {}" d="M{:.1f} {:.1f}H{:.1f}M{:.1f} {:.1f}v14"/>')
         parts.append(mark.format(colour, x(ends[0]), y, x(ends[1]), x(mean), y - 7))
     parts.append(Markup('<text x="{}" y="{}" text-anchor="middle">{}</text>').format(
         LABELS + WIDTH // 2, height - 6, title))
-    words = "; ".join("{}: {:.3g} [{:.3g}, {:.3g}]".format(arm, *bootstrap_mean(row)) for arm, row in values.items())
+    words = "; ".join("{}: {:.3g} [{:.3g}, {:.3g}]".format(arm, *mean) for arm, mean in means.items())
     return _page(LABELS + WIDTH, height, Markup("").join(parts), f"{title}. {words}")
 
 

@@ -65,8 +65,8 @@ def load(key: str, *, smoke: bool = False) -> ConfigDict:
     return ablation
 
 
-def evaluations(workdir: pathlib.Path, metric: str) -> list[float]:
-    """The values of `metric` in a finished run.
+def evaluations(workdir: pathlib.Path, metric: str) -> list[float | None]:
+    """The values of `metric` in a finished run; None for one that is not finite.
 
     Raises:
       ValueError: if the metric was evaluated less than twice.
@@ -77,10 +77,15 @@ def evaluations(workdir: pathlib.Path, metric: str) -> list[float]:
     return values
 
 
-def curve(workdir: pathlib.Path, metric: str) -> dict[str, float]:
+def curve(workdir: pathlib.Path, metric: str) -> dict[str, float | None]:
     """A metric over the evaluations of a finished run: before, after, gain; peak, the best, and rise, to it; lost, what
-    of it is gone at the end; mean, of all evaluations but the first."""
+    of it is gone at the end; mean, of all evaluations but the first. None where an evaluation that it needs has no
+    value."""
     values = evaluations(workdir, metric)
+    if None in values:
+        known = dict(before=values[0], after=values[-1])
+        gain = None if None in known.values() else values[-1] - values[0]
+        return known | dict.fromkeys(("peak", "rise", "lost", "mean")) | dict(gain=gain)
     first, last, peak = values[0], values[-1], max(values)
     mean = sum(values[1:]) / len(values[1:])
     rest = dict(peak=peak, rise=peak - first, lost=peak - last, mean=mean)
