@@ -10,7 +10,8 @@ prompts at the end, `lost` what of the best evaluation is gone by then (about .0
 
 Tried before, with samples and reward models 100 to 104: these settings, where the last gold reward was .94, .86 and .96
 with five models (three seeds) and .97, .88, .75, .65 and .51 with one (docs/pages/over_optimization.md); steps of 1e-3,
-one run, which collapsed. The statements were written before the seeds below were run, and those say the opposite.
+one run, which collapsed. The statements were written before the seeds below were run. Those lean to the opposite
+(.65 against .75 at the end), not by enough for one of three statements to refute the claim: undecided.
 """
 
 from ml_collections import ConfigDict

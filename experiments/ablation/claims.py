@@ -9,7 +9,7 @@ from rl_jax import stats
 # arm -> metric -> one value per seed, None if a seed has none (a run that never reached the point compared)
 Values = Mapping[str, Mapping[str, Sequence[float | None]]]
 BOUNDS = {"arm": {"metric", "arm", "at_least", "at_most"}, "increasing": {"metric", "increasing", "by"}}
-POWER, INTERIMS = 0.8, 5
+CONFIDENCE, POWER, INTERIMS = 0.95, 0.8, 5
 
 
 def judgements(values: Values, expected: Sequence[Mapping]) -> list[dict]:
@@ -20,7 +20,9 @@ def judgements(values: Values, expected: Sequence[Mapping]) -> list[dict]:
     Args:
       values: results of the arms.
       expected: one mapping per statement. "metric", and either "arm" with bounds on its mean ("at_least", "at_most" or
-        both), or "increasing": arms, each with more of the metric than the one before it, by more than "by".
+        both), or "increasing": arms, each with more of the metric than the one before it, by more than "by". Optional:
+        "within": (low, high), the range of the metric, without which seeds that all agree decide nothing, unless
+        their values are 0 or 1.
 
     Returns:
       One dict per statement, as in `judged`.
@@ -29,33 +31,44 @@ def judgements(values: Values, expected: Sequence[Mapping]) -> list[dict]:
       ValueError: if a statement has neither form, if the results lack an arm or a metric, or if fewer than two seeds
         are left.
     """
-    result = []
+    asked = []
     for statement in expected:
         kind = "arm" if "arm" in statement else "increasing"
-        if not set(statement) <= BOUNDS[kind] or not {"metric", kind} <= set(statement) or len(statement) < 3:
+        named = set(statement) - {"within"}
+        if not named <= BOUNDS[kind] or not {"metric", kind} <= named or len(named) < 3:
             fields = " or ".join(", ".join(sorted(names)) for names in BOUNDS.values())
             raise ValueError(f"{dict(statement)} is not a statement: its fields must be {fields}")
-        metric = statement["metric"]
+        metric, within = statement["metric"], statement.get("within")
         if kind == "arm":
             bounds = {name: statement[name] for name in ("at_least", "at_most") if name in statement}
             said = " and ".join(f"{name.replace('_', ' ')} {bound:g}" for name, bound in bounds.items())
             side = _of(values, statement["arm"], metric)
-            result.append(judged(f"{metric} of {statement['arm']} {said}", [side], bounds))
+            asked.append((f"{metric} of {statement['arm']} {said}", [side], bounds, within))
             continue
         by, arms = statement["by"], statement["increasing"]
         for less, more in zip(arms, arms[1:], strict=False):
             text = f"{metric}: {less} < {more}" + (f" by {by:g}" if by else "")
-            result.append(judged(text, [_of(values, more, metric), _of(values, less, metric)], dict(at_least=by)))
-    return result
+            asked.append((text, [_of(values, more, metric), _of(values, less, metric)], dict(at_least=by), within))
+    return [judged(*one, statements=len(asked)) for one in asked]
 
 
-def judged(text: str, sides: Sequence[Sequence[float | None]], bounds: Mapping[str, float]) -> dict:
+def judged(
+    text: str,
+    sides: Sequence[Sequence[float | None]],
+    bounds: Mapping[str, float],
+    within: tuple[float, float] | None = None,
+    *,
+    statements: int = 1,
+) -> dict:
     """The result of one statement about the mean of one side, or about the paired difference of two.
 
     Args:
       text: the statement in words.
       sides: one or two sequences with one value per seed, None if a seed has no value.
       bounds: "at_least", "at_most" or both.
+      within: the metric's range, as in `judgements`.
+      statements: of the claim. One of many is not reproduced only if an interval wider by their number says so
+        (`stats.widened`): any of them refutes the claim, so each has to be less likely to do so by chance.
 
     Returns:
       statement, interval, verdict, dropped (seeds left out) and, if undecided, more_seeds (see `shortfall`).
@@ -70,15 +83,21 @@ def judged(text: str, sides: Sequence[Sequence[float | None]], bounds: Mapping[s
         raise ValueError(f"{text}: {len(rows)} of {len(sides[0])} seeds have a value, but an interval needs two")
     numbers = np.asarray(rows, np.float64)
     differences = numbers[:, 0] - numbers[:, 1] if len(sides) == 2 else numbers[:, 0]
-    interval = stats.bootstrap_mean(differences)
-    verdict = stats.judge(interval, **bounds)
+    measure = stats.paired_difference if len(sides) == 2 else stats.bootstrap_mean
+    interval = measure(*numbers.T, within=within)
+    verdict, confidence = stats.judge(interval, **bounds), CONFIDENCE
+    if verdict == stats.NOT_REPRODUCED:
+        confidence = 1.0 - (1.0 - CONFIDENCE) / statements
+        verdict = stats.judge(stats.widened(interval, len(rows), statements), **bounds)
     result = dict(statement=text, interval=interval._asdict(), verdict=verdict, dropped=len(sides[0]) - len(rows))
-    if verdict == stats.UNDECIDED:
-        result["more_seeds"] = shortfall(differences, interval, bounds)
+    if verdict == stats.UNDECIDED and np.ptp(differences) > 0.0:  # equal values have no spread to plan by
+        result["more_seeds"] = shortfall(differences, interval, bounds, confidence)
     return result
 
 
-def shortfall(differences: np.ndarray, interval: stats.Interval, bounds: Mapping[str, float]) -> dict:
+def shortfall(
+    differences: np.ndarray, interval: stats.Interval, bounds: Mapping[str, float], confidence: float = CONFIDENCE
+) -> dict:
     """How many more seeds an undecided statement would take if further seeds are like these.
 
     With two bounds, the result is for the one that needs more.
@@ -87,6 +106,7 @@ def shortfall(differences: np.ndarray, interval: stats.Interval, bounds: Mapping
       differences: float [N], one per seed.
       interval: of their mean.
       bounds: "at_least", "at_most" or both.
+      confidence: of the interval that has to clear a bound; with more than CONFIDENCE, for a refutation.
 
     Returns:
       power: further seeds until the interval would clear the bound 8 times out of 10 (Student's t); None if 10,000 are
@@ -97,9 +117,9 @@ def shortfall(differences: np.ndarray, interval: stats.Interval, bounds: Mapping
     """
     asked = []
     for bound in bounds.values():
-        if not interval.low <= bound <= interval.high:
+        if confidence == CONFIDENCE and not interval.low <= bound <= interval.high:
             continue  # this bound is clear of the interval
-        needed = stats.seeds_for_power(differences, bound=bound, power=POWER)
+        needed = stats.seeds_for_power(differences, bound=bound, power=POWER, confidence=confidence)
         adastop_seeds = stats.seeds_wanted(differences - bound, interims=INTERIMS)
         missing = None if needed is None else max(needed - len(differences), 1)
         asked.append(dict(power=missing, adastop=adastop_seeds.more, decided=adastop_seeds.decided))

@@ -25,6 +25,7 @@ from rl_jax.stats.intervals import (
     judge_all,
     paired_difference,
     seeds_for_power,
+    widened,
 )
 from rl_jax.stats.multiple import benjamini_hochberg, holm
 from rl_jax.stats.passk import maj_at_k, pass_at_k, pass_hat_k
@@ -59,4 +60,5 @@ __all__ = [
     "seeds_for_power",
     "seeds_wanted",
     "stratified_bootstrap",
+    "widened",
 ]

@@ -3,7 +3,6 @@
 import importlib
 import inspect
 import json
-import math
 import pathlib
 import re
 import shutil
@@ -98,6 +97,38 @@ def test_judgements(statement, said):
     assert judged["verdict"] == said
 
 
+def test_one_of_many_statements_refutes_a_claim_only_by_a_wider_interval():
+    """-1 +- 1.1: with nine statements, chance alone would refute a true claim in 20 of 100 cases."""
+    values = {"a": {"m": [-2.4, -1.6, -1.0, -0.4, 0.3, -2.6, 0.6, -1.2, -0.7, -1.0]}}
+    below, above = dict(metric="m", arm="a", at_least=0.0), dict(metric="m", arm="a", at_most=1.0)
+    said = [cli.judgements(values, [below, *[above] * more])[0] for more in (0, 8)]
+    assert [row["verdict"] for row in said] == ["not reproduced", "undecided"]
+    assert said[0]["interval"] == said[1]["interval"], "the interval that is shown is that of one mean"
+    seeds = stats.seeds_for_power(np.array(values["a"]["m"]), confidence=1 - 0.05 / 9)
+    assert said[1]["more_seeds"]["power"] == seeds - 10 > 0
+    (found,) = cli.judgements(values, [dict(metric="m", arm="a", at_most=0.0)])
+    assert found["verdict"] == "reproduced", "all statements have to hold, so this needs no correction"
+
+
+def test_seeds_that_all_agree_decide_by_the_range_of_the_metric_only():
+    values = {"a": {"m": [0.5] * 10, "far": [0.5] * 40}, "b": {"m": [1.0] * 10}, "c": {"m": [0.0] * 10}}
+
+    def said(**statement):
+        return cli.judgements(values, [dict(dict(metric="m") | statement)])[0]
+
+    alone = said(arm="a", at_least=0.3)
+    assert alone["verdict"] == "undecided" and "more_seeds" not in alone
+    assert alone["interval"] == dict(mean=0.5, low=0.5, high=0.5)
+    assert said(arm="a", at_least=0.3, within=(0.0, 1.0))["verdict"] == "reproduced"
+    assert said(arm="a", at_least=0.4, within=(0.0, 1.0))["verdict"] == "undecided"
+    assert said(arm="a", metric="far", at_least=0.4, within=(0.0, 1.0))["verdict"] == "reproduced"
+    assert said(arm="b", at_least=0.6)["verdict"] == "reproduced"
+    assert said(arm="b", at_least=0.8)["verdict"] == "undecided"
+    assert said(increasing=("a", "b"), by=0.0)["verdict"] == "undecided"
+    assert said(increasing=("c", "b"), by=0.0)["verdict"] == "reproduced"
+    assert said(increasing=("c", "b"), by=0.5)["verdict"] == "undecided"
+
+
 def test_arms_are_compared_seed_by_seed():
     """The seeds differ by far more than the arms do, and share what makes them differ."""
     base = [10.0, -30.0, 5.0, 80.0, -2.0]
@@ -178,7 +209,9 @@ def test_the_power_calculation_keeps_its_word():
 
 def toy(seeds, *, arms, size):
     """A study whose arms are `size` apart, with curves."""
-    values = {arm: {"error": [size * place + 0.01 * seed for seed in seeds]} for arm, place in arms.items()}
+    values = {
+        arm: {"error": [size * place + 0.01 * seed * (1 + place) for seed in seeds]} for arm, place in arms.items()
+    }
     curves = {"error over time": {arm: [(1, 0.5), (20, size * place)] for arm, place in arms.items()}}
     return Outcome(values, curves, note="the seeds are toys")
 
@@ -222,11 +255,11 @@ def test_a_study_is_run_and_judged(a_toy, tmp_path, capsys, size, said):
     outcome = cli.run("toy", tmp_path, [])
     assert outcome["verdict"] == said
     assert json.loads((tmp_path / "ablation.json").read_text()) == json.loads(json.dumps(outcome))
-    assert outcome["values"]["b"]["error"] == pytest.approx([size, size + 0.01, size + 0.02])
+    assert outcome["values"]["b"]["error"] == pytest.approx([size, size + 0.02, size + 0.04])
     text = (tmp_path / "ablation.md").read_text()
     assert text in capsys.readouterr().out
     assert f"**{said}**, 3 seeds (0 to 2), 20" in text and "settings tried: a 1, b 4" in text
-    assert "| a | 0.01 [-0.0148, 0.0348] |" in text and f"| error: a < b | {size:.3g} [" in text
+    assert "| a | 0.01 [-0.0148, 0.0348] |" in text and f"| error: a < b | {size + 0.01:.3g} [" in text
     assert "Scaled down: all of it. the seeds are toys.\n" in text
     for name in ("ablation.svg", "error over time.svg"):
         assert ElementTree.parse(tmp_path / name).getroot().tag.endswith("svg")
@@ -261,12 +294,12 @@ def test_the_table_has_what_is_stored(a_toy, tmp_path, monkeypatch, capsys):
     cli.main(["--table", f"--workdir={tmp_path}"])
     head, _, _, *rows = capsys.readouterr().out.strip().splitlines()
     assert head == "1 claims: 1 reproduced." and len(rows) == 3
-    assert rows[2] == "| A < b (arXiv 0000.00000) | reproduced | `error: a < b`: 1 [1, 1] | 3 | toy |"
+    assert rows[2] == "| A < b (arXiv 0000.00000) | reproduced | `error: a < b`: 1.01 [0.985, 1.03] | 3 | toy |"
     cli.main(["toy", "--table", f"--workdir={tmp_path}"])
     said = capsys.readouterr().out
     assert said.startswith("## toy\n\nA < b (arXiv 0000.00000): **reproduced**.\n\n3 seeds (0 to 2), 20")
-    assert "0.1 min, settings tried: a 1, b 4. Arms, error: a 0.01 [-0.0148, 0.0348]; b 1.01 [0.985, 1.03]" in said
-    assert said.endswith("| `error: a < b` | 1 [1, 1] |\n")
+    assert "0.1 min, settings tried: a 1, b 4. Arms, error: a 0.01 [-0.0148, 0.0348]; b 1.02 [0.97, 1.07]" in said
+    assert said.endswith("| `error: a < b` | 1.01 [0.985, 1.03] |\n")
 
 
 @pytest.fixture
@@ -329,6 +362,11 @@ def test_all_takes_neither_a_key_nor_overrides(three, capsys):
         assert end.value.code == 2 and "set it to 1 or more, with --all" in capsys.readouterr().err
 
 
+def noise(folder: pathlib.Path) -> float:
+    """What is made up of a run's seed: seeds that all agree decide nothing."""
+    return 1e-6 * int(folder.parent.name.removeprefix("seed")) if folder.parent.name.startswith("seed") else 0.0
+
+
 def write_metrics(folder: pathlib.Path, values: list[float], **more: list[float]) -> None:
     folder.mkdir(parents=True)
     more = {f"eval/{name}": column for name, column in more.items()}
@@ -344,7 +382,8 @@ def test_runs_every_arm_and_seed_from_the_seeds_own_warm_start(tmp_path, monkeyp
         assert check
         calls.append(command[2:])
         folder = pathlib.Path(command[4].removeprefix("--workdir="))
-        write_metrics(folder, [0.4, 0.5, 0.9] if folder.name == "correct" else [0.4, 0.6, 0.4])
+        last = 0.9 if folder.name == "correct" else 0.4
+        write_metrics(folder, [0.4, 0.5 if last == 0.9 else 0.6, last + noise(folder)])
         config = once.asked_for(command[3].removeprefix("--config="), command[5:])
         (folder / "config.json").write_text(json.dumps(origin.named(config.to_dict())))
 
@@ -352,8 +391,8 @@ def test_runs_every_arm_and_seed_from_the_seeds_own_warm_start(tmp_path, monkeyp
     outcome = cli.run("spurious_rewards", tmp_path, ["--config.train.steps=2"])
     assert outcome["verdict"] == "reproduced"
     assert outcome["values"]["correct"]["before"] == [0.4] * 3  # first and last, not the best
-    assert outcome["values"]["correct"]["after"] == [0.9] * 3
-    assert outcome["values"]["shuffled"]["gain"] == [0.0] * 3
+    assert outcome["values"]["correct"]["after"] == pytest.approx([0.9] * 3, abs=1e-5)
+    assert outcome["values"]["shuffled"]["gain"] == pytest.approx([0.0] * 3, abs=1e-5)
     assert "| correct | 0.4 [0.4, 0.4] | 0.9 [0.9, 0.9] | 0.5 [0.5, 0.5] |" in capsys.readouterr().out
     assert len(calls) == 9 and all("--config.train.steps=2" in call for call in calls)
     for seed in range(3):
@@ -400,7 +439,8 @@ def test_the_arms_are_run_by_the_ablations_own_program(tmp_path, monkeypatch):
     def fake(command, check):
         calls.append(command[2:])
         folder = pathlib.Path(command[4].removeprefix("--workdir="))
-        write_metrics(folder, [0.2, 0.9] if folder.name == "hl_gauss" else [0.2, 0.8])
+        last = 0.9 + noise(folder) if folder.name == "hl_gauss" else 0.8 - noise(folder)
+        write_metrics(folder, [0.2, last])
 
     monkeypatch.setattr(cli.subprocess, "run", fake)
     assert cli.run("hl_gauss", tmp_path, [])["verdict"] == "reproduced"
@@ -412,12 +452,12 @@ def test_a_claim_about_calibration_needs_the_accuracy_too(tmp_path, monkeypatch,
 
     def fake(command, check):
         folder = pathlib.Path(command[4].removeprefix("--workdir="))
-        last = 0.1 if folder.name == "calibrated" else 0.5
-        write_metrics(folder, [0.4, last], brier=[0.35, 0.05 if folder.name == "calibrated" else 0.3])
+        ours, more = folder.name == "calibrated", noise(folder)
+        write_metrics(folder, [0.4, 0.1 + more if ours else 0.5], brier=[0.35, 0.05 + more if ours else 0.3])
 
     monkeypatch.setattr(cli.subprocess, "run", fake)
     outcome = cli.run("rlcr", tmp_path, [])
-    assert outcome["values"]["calibrated"]["accuracy"] == [0.1] * len(outcome["seeds"])  # the last one
+    assert outcome["values"]["calibrated"]["accuracy"] == pytest.approx([0.1] * len(outcome["seeds"]), abs=1e-4)
     assert outcome["values"]["plain"]["gain"] == pytest.approx([-0.05] * len(outcome["seeds"]))
     assert [row["verdict"] for row in outcome["statements"]] == ["reproduced", "not reproduced"]
     assert outcome["verdict"] == "not reproduced"
@@ -430,8 +470,9 @@ def test_stages_run_once_and_arms_begin_from_them(tmp_path, monkeypatch):
     def fake(command, check):
         calls.append(command[2:])
         folder = pathlib.Path(command[4].removeprefix("--workdir="))
-        gold = [0.5, 0.9, 0.8, 0.7] if folder.name == "ensemble" else [0.5, 0.9, 0.6, 0.5]
-        write_metrics(folder, gold, task=gold, reward=[-1.0, 0.0, 0.5, 1.0])
+        more = noise(folder)
+        gold = [0.5, 0.9, 0.8, 0.7] if folder.name == "ensemble" else [0.5, 0.9 + more, 0.6 - more, 0.5 - more]
+        write_metrics(folder, gold, task=gold, reward=[-1.0, 0.0, 0.5, 1.0 + more])
 
     monkeypatch.setattr(cli.subprocess, "run", fake)
     outcome = cli.run("rlhf_ensemble", tmp_path, [])
@@ -457,6 +498,15 @@ def test_a_gain_needs_two_evaluations(tmp_path):
         cli.evaluations(tmp_path / "run", "eval/pass@1")
 
 
+def test_an_evaluation_without_a_value_leaves_out_its_seed_only(tmp_path):
+    write_metrics(tmp_path / "middle", [0.5, None, 0.75])
+    of_middle = dict(before=0.5, after=0.75, gain=0.25, peak=None, rise=None, lost=None, mean=None)
+    assert cli.curve(tmp_path / "middle", "eval/pass@1") == of_middle
+    write_metrics(tmp_path / "last", [0.5, 0.75, None])
+    found = cli.curve(tmp_path / "last", "eval/pass@1")
+    assert found == dict.fromkeys(of_middle) | dict(before=0.5)
+
+
 def test_list_names_the_claims(capsys):
     cli.main(["--list"])
     assert "arXiv 2507.10532" in capsys.readouterr().out
@@ -470,6 +520,10 @@ def test_charts_escape_and_stand_alone():
     chart = interval_chart({"<a&b>": [1.0, 2.0, 4.0], "flat": [3.0, 3.0]}, title="x < y")
     root = ElementTree.fromstring(chart)
     assert root.get("aria-label").startswith("x < y. <a&b>: 2.33 [")
+    few = ElementTree.fromstring(interval_chart({"none": [], "one": [1.0], "two": [1.0, 2.0]}, title="t"))
+    assert len(few.findall(".//{*}circle")) == 3 and len(few.findall(".//{*}path")) == 1
+    assert few.get("aria-label").startswith("t. two: 1.5 [")
+    assert not ElementTree.fromstring(interval_chart({"none": []}, title="t")).findall(".//{*}circle")
     assert len(root.findall(".//{*}circle")) == 5 and "<a&b>" in [text.text for text in root.findall(".//{*}text")]
     lines = ElementTree.fromstring(curves_chart({"a": [(1, 0.0), (2, 1.0)], "b": [(1, 1.0), (2, 1.0)]}, title="t"))
     assert len(lines.findall(".//{*}path")) == 4
@@ -510,18 +564,19 @@ def test_a_stored_result_is_of_its_claim(path):
 def test_a_stored_verdict_is_that_of_its_intervals(path):
     """Judged anew from the rounded intervals: each statement's text says which side is claimed."""
     found, verdicts = json.loads(path.read_text()), []
+    statements, seeds = len(statements_of(cli.load(path.stem))), found["seeds"]["last"] - found["seeds"]["first"] + 1
     for row in found["statements"]:
-        mean, bounds = row["interval"], {}
+        interval, bounds = stats.Interval(**row["interval"]), {}
         for name, number in re.findall(r"(at least|at most|by) (-?[\d.]+(?:e-?\d+)?)", row["statement"]):
-            bounds["high" if name == "at most" else "low"] = float(number)
+            bounds["at_most" if name == "at most" else "at_least"] = float(number)
         if " < " in row["statement"]:
-            bounds.setdefault("low", 0.0)
-        low, high = bounds.get("low", -math.inf), bounds.get("high", math.inf)
-        inside, outside = low <= mean["low"] and mean["high"] <= high, mean["high"] < low or mean["low"] > high
-        verdicts.append("reproduced" if inside else "not reproduced" if outside else "undecided")
-        assert ("more_seeds" in row) <= (verdicts[-1] == "undecided")
-    worst = next((v for v in ("not reproduced", "undecided") if v in verdicts), "reproduced")
-    assert found["verdict"] == worst
+            bounds.setdefault("at_least", 0.0)
+        said = stats.judge(interval, **bounds)
+        if said == "not reproduced":
+            said = stats.judge(stats.widened(interval, seeds, statements), **bounds)
+        verdicts.append(said)
+        assert ("more_seeds" in row) <= (said == "undecided")
+    assert found["verdict"] == stats.judge_all(verdicts)
 
 
 def test_the_table_of_a_clone_has_every_claim(tmp_path, monkeypatch, capsys):
@@ -573,7 +628,7 @@ def test_a_run_comes_before_a_stored_result(a_toy, tmp_path, monkeypatch, capsys
     capsys.readouterr()
     cli.main(["--table"])
     said = capsys.readouterr().out
-    assert "Of old" not in said and "`error: a < b`: 1 [1, 1]" in said
+    assert "Of old" not in said and "`error: a < b`: 1.01 [0.985, 1.03]" in said
     # A finished ablation's own file may be stored, too.
     shutil.copy(tmp_path / "runs" / "ablations" / "toy" / "ablation.json", stored / "toy.json")
     shutil.rmtree(tmp_path / "runs")

@@ -43,9 +43,51 @@ def test_confidence_widens_and_the_key_repeats():
 
 
 def test_equal_values_have_no_width():
-    assert stats.bootstrap_mean([0.1] * 7) == pytest.approx((0.1, 0.1, 0.1))
-    interval = stats.bootstrap_mean([0.1] * 7)
-    assert interval.low <= interval.mean <= interval.high
+    assert stats.bootstrap_mean([0.1] * 7) == (0.1, 0.1, 0.1)
+
+
+@pytest.mark.parametrize(("count", "n"), [(0, 2), (2, 2), (9, 10), (10, 10), (3, 40)])
+def test_a_share_has_the_exact_interval(count, n):
+    theirs = scipy.stats.binomtest(count, n).proportion_ci(0.9, method="exact")
+    ours = stats.bootstrap_mean([1.0] * count + [0.0] * (n - count), confidence=0.9)
+    assert ours == pytest.approx((count / n, theirs.low, theirs.high))
+
+
+@pytest.mark.parametrize(("both", "more", "fewer"), [(0.2, 0.7, 0.1), (0.5, 0.0, 0.1), (0.0, 1.0, 0.0)])
+def test_the_difference_of_two_shares_is_held_as_often_as_it_says(both, more, fewer):
+    """Exactly, over all outcomes of ten pairs; resamples give [0, 0] as soon as no pair differs."""
+    held, n = 0.0, 10
+    for up in range(n + 1):
+        for down in range(n + 1 - up):
+            larger = np.repeat([1.0, 0.0, 1.0], [up, down, n - up - down])
+            smaller = np.repeat([0.0, 1.0, 1.0], [up, down, n - up - down])
+            interval = stats.paired_difference(larger, smaller)
+            chance = scipy.stats.multinomial.pmf([up, down, n - up - down], n, [more, fewer, 1.0 - more - fewer])
+            held += chance * (interval.low <= more - fewer <= interval.high)
+    assert held >= 0.95
+
+
+def test_differences_of_counts_are_no_shares():
+    """0 or 1 as they are, they could have been below 0: a share's interval never is."""
+    found = stats.paired_difference([5.0, 3.0, 4.0, 2.0], [4.0, 3.0, 4.0, 2.0])
+    assert found.low < -0.3 and stats.bootstrap_mean([1.0, 0.0, 0.0, 0.0]).low > 0.0
+
+
+def test_equal_values_of_a_known_range_have_the_interval_of_a_share():
+    low, high = scipy.stats.binomtest(0, 10).proportion_ci(0.95, method="exact")
+    found = stats.bootstrap_mean([3.0] * 10, within=(1.0, 11.0))
+    assert found == pytest.approx((3.0, 3.0 - 2.0 * high, 3.0 + 8.0 * high))
+    found = stats.paired_difference([3.0] * 10, [2.0] * 10, within=(0.0, 5.0))
+    assert found == pytest.approx((1.0, 1.0 - 6.0 * high, 1.0 + 4.0 * high)) and low == 0.0
+
+
+def test_a_wider_interval_for_many_statements_is_bonferronis():
+    values = np.random.default_rng(1).normal(size=12)
+    half = values.std(ddof=1) / np.sqrt(12)
+    of_one = stats.Interval(0.5, 0.5 - half * scipy.stats.t.ppf(0.975, 11), 0.5 + half * scipy.stats.t.ppf(0.975, 11))
+    wide = half * scipy.stats.t.ppf(1 - 0.025 / 4, 11)
+    assert stats.widened(of_one, 12, 4) == pytest.approx((0.5, 0.5 - wide, 0.5 + wide))
+    assert stats.widened(of_one, 12, 1) == pytest.approx(of_one)
 
 
 @pytest.mark.parametrize("values", [[1.0], [], [[1.0, 2.0]]])
@@ -75,6 +117,8 @@ def test_what_seeds_share_cancels():
         ((0.2, -0.1, 0.5), dict(at_least=0.0), "undecided"),
         ((-0.2, -0.3, -0.1), dict(at_least=0.0), "not reproduced"),
         ((0.0, 0.0, 0.0), dict(at_least=0.0), "undecided"),  # no difference is no lead
+        ((0.2, 0.2, 0.2), dict(at_least=0.1), "undecided"),  # equal values say nothing of the others
+        ((0.2, 0.2, 0.2), dict(at_least=0.3), "undecided"),
         ((0.2, 0.1, 0.3), dict(at_most=0.35), "reproduced"),
         ((0.2, 0.1, 0.3), dict(at_most=0.25), "undecided"),
         ((0.2, 0.1, 0.3), dict(at_most=0.05), "not reproduced"),
