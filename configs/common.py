@@ -34,8 +34,9 @@ def transformer(**changes) -> ConfigDict:
     Args:
       **changes: fields that differ from the defaults. checkpoint: a llama2.c file to start from, which then gives the
         sizes. path: a Hugging Face folder (or hf://ORG/NAME@REVISION), which gives sizes, weights and the tokenizer.
-        ignore_fields: fields of its config.json that are not known here, and change nothing that it computes. chat: prompts are messages in that folder's chat template. template: the template's own arguments. lora:
-        adapters that are trained instead of the weights; rank 0 is none.
+        ignore_fields: fields of its config.json that are not known here, and change nothing that it computes. chat:
+        prompts are messages in that folder's chat template. template: the template's own arguments. lora: adapters that
+        are trained instead of the weights; rank 0 is none.
     """
     fields = dict(
         checkpoint="",

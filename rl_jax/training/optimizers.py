@@ -118,7 +118,8 @@ def muon(
 ) -> optax.GradientTransformation:
     """Muon: orthogonalised momentum for the layers' matrices, AdamW for everything else (embedding, head, adapters).
 
-    Each expert's matrix is one of the layers' matrices. Their router gets AdamW. Updates have AdamW's root mean square, so AdamW's rates fit. Source: arXiv 2502.16982.
+    Each expert's matrix is one of the layers' matrices. Their router gets AdamW. Updates have AdamW's root mean square,
+    so AdamW's rates fit. Source: arXiv 2502.16982.
 
     Args:
       rate: update -> learning rate.
