@@ -94,16 +94,6 @@ def make_trainer(
 
     Returns:
       (compiled train step, fresh TrainState).
-    """
-    optimizer, step = make_step(setup, settings, loss_fn)
-    state, shardings = place_state(setup, params, optimizer, trackers)
-    if setup.config.log.progress and distributed.is_main():
-        print(parameter_table(state.params, state.opt_state, frozen="base" if setup.merged else None))
-    return jit_step(step, setup, shardings, num_extra_args), state
-
-
-def _rule(setup: Setup, settings: ConfigDict) -> tuple[optax.GradientTransformation, dict]:
-    """(optimizer of what is trained, what a step reads beside it: its largest norm and the schedule).
 
     Raises:
       ValueError: if what is trained is stored in 16 bits.
@@ -115,6 +105,15 @@ def _rule(setup: Setup, settings: ConfigDict) -> tuple[optax.GradientTransformat
             "would the optimizer's means. Leave it at 'float32' (model.dtype is what is computed in), or train "
             "adapters beside a frozen model, --config.model.lora.rank=16"
         )
+    optimizer, step = make_step(setup, settings, loss_fn)
+    state, shardings = place_state(setup, params, optimizer, trackers)
+    if setup.config.log.progress and distributed.is_main():
+        print(parameter_table(state.params, state.opt_state, frozen="base" if setup.merged else None))
+    return jit_step(step, setup, shardings, num_extra_args), state
+
+
+def _rule(setup: Setup, settings: ConfigDict) -> tuple[optax.GradientTransformation, dict]:
+    """(optimizer of what is trained, what a step reads beside it: its largest norm and the schedule)."""
     optimizer, schedule = make_optimizer(settings.optimizer)
     if setup.merged:
         optimizer = freeze(optimizer, "base")
