@@ -113,7 +113,7 @@ MODEL = {
     "model.rope_theta": "Base of the rotary frequencies.",
     "model.norm_eps": "Epsilon of RMSNorm.",
     "model.dtype": "Dtype of the matrix products: float32, bfloat16, auto. auto: bfloat16 on an accelerator only.",
-    "model.param_dtype": "Dtype in which params are stored and trained.",
+    "model.param_dtype": "Dtype in which params are stored; what is trained needs float32.",
     "model.remat": 'Recomputed backwards: "none", "dots", "full", "offload" (rl_jax.models.transformer.config).',
     "model.attention": 'Attention: "splash" (a TPU kernel), "cudnn" (a GPU kernel), "dot_product", "auto": what fits. '
     '"ring": keys go around the mesh\'s context axis, for long rows.',

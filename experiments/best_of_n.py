@@ -23,7 +23,7 @@ from experiments.parts.judges.trained import RewardModel, load_reward_model
 from experiments.parts.judging import Judged, judge, need_reward
 from experiments.parts.rewards import TASK, make_rewards
 from experiments.parts.run import claim, record_run
-from experiments.parts.setup import Setup, check_rows, make_setup, sampling_of
+from experiments.parts.setup import Setup, check_rows, load_params, make_setup, sampling_of
 from experiments.parts.training import jit_generate
 from experiments.parts.warm_start import warm_start
 from rl_jax.core.binding import bind
@@ -201,7 +201,8 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> list[dict
     record_run(config, workdir, "best_of_n", setup.mesh.devices.flat)
     folders = [name for name in settings.proxies.split(",") if name]
     model = load_reward_model(folders) if folders else None
-    params = warm_start(setup, workdir, None)
+    # It samples anew at every start, so of the newest checkpoint, not of that of its first start.
+    params = load_params(setup, config.init_from) if config.init_from else warm_start(setup, workdir, None)
     if params is None:
         return []
     with make_rewards(setup) as rewards:

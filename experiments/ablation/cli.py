@@ -13,10 +13,11 @@ restarted, it skips finished runs and resumes the interrupted one; it refuses ru
 Further --config.x=y are passed on to each run.
 
 The claim is a list of statements, each about the mean over seeds of a metric (`judgements`). A statement is reproduced
-if the whole 95 % bootstrap interval lies on the claimed side, not reproduced if all of it lies on the other side, and
-undecided otherwise. The claim is reproduced if all of its statements are. Two arms are compared seed by seed. For an
-undecided statement the report estimates how many more seeds would decide it, by a power calculation and by AdaStop
-(experiments.ablation.claims).
+if its whole 95 % interval (rl_jax.stats.bootstrap_mean) lies on the claimed side, not reproduced if all of the interval
+that is widened for the number of statements lies on the other side, and undecided otherwise; so it is if all seeds
+agree on a number that has no known range. The claim is reproduced if all of its statements are. Two arms are compared
+seed by seed. For an undecided statement the report estimates how many more seeds would decide it, by a power
+calculation and by AdaStop (experiments.ablation.claims).
 """
 
 import argparse

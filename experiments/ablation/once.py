@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
-from experiments.parts import origin, reward_spec
+from experiments.parts import hub, origin, reward_spec
 from experiments.sweep.points import load_config
 from rl_jax.data.append_lines import append_lines
 from rl_jax.runs.run_record import is_complete
@@ -92,4 +92,6 @@ def check_same(
       ChangedError: if a field differs; names each, with the value of the run and the one that is asked for.
     """
     if origin.begun(workdir) and (workdir / "config.json").is_file():
-        origin.check_result(asked_for(config, overrides), workdir, program, free=free)
+        asked = asked_for(config, overrides)
+        hub.settle(asked, workdir)  # a run's config names the commits of its paths of the Hub
+        origin.check_result(asked, workdir, program, free=free)

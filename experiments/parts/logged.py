@@ -25,10 +25,15 @@ def step_metrics(config, collected: Collected, source, updates: list[dict[str, f
       updates: metrics of each update.
     """
     rollout = collected.judged.rollout
-    # Of an update without a token the largest deviation is -inf, and all else is 0, the squared weight too.
-    updates = [{name: 0.0 if value == -np.inf else value for name, value in update.items()} for update in updates]
     weight, squared = updates[0]["sampler/weight"], updates[0]["sampler/weight_squared"]
-    measured = [update for update in updates if update["sampler/weight_squared"] > 0.0] or updates
+    # Of an update without a token the largest deviation is -inf, and all else is 0, the squared weight too.
+    updates = [
+        update
+        if update["sampler/weight_squared"] != 0.0
+        else {name: 0.0 if value == -np.inf else value for name, value in update.items()}
+        for update in updates
+    ]
+    measured = [update for update in updates if update["sampler/weight_squared"] != 0.0] or updates
     metrics = {name: np.mean([update[name] for update in measured]) for name in updates[0]}
     del metrics["sampler/weight"], metrics["sampler/weight_squared"]  # folded into sampler/ess
     metrics |= {

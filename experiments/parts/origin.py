@@ -128,8 +128,20 @@ def made_of(config: ConfigDict, workdir: pathlib.Path) -> dict[str, Any]:
     if steps := checkpoint_steps(pathlib.Path(config.get("init_from") or os.devnull)):
         result[START] = steps[-1]
     if (workdir / FORKED).is_file():
-        result["forked_from"] = read_json(workdir / FORKED)
+        result["forked_from"] = fork = read_json(workdir / FORKED)
+        result |= _start_of(pathlib.Path(fork["workdir"]), config)
     return result
+
+
+def _start_of(forked: pathlib.Path, config: ConfigDict) -> dict[str, Any]:
+    """Where a run that was forked had started, if the fork starts from the same: its reference is that one's."""
+    files = [forked / name for name in ("run.json", "config.json")]
+    if not all(path.is_file() for path in files):
+        return {}
+    record, old = map(read_json, files)
+    if old.get("init_from") != config.get("init_from"):
+        return {}
+    return {name: record["origin"][name] for name in (START, REFERENCE) if name in record.get("origin", {})}
 
 
 def checkpoint_steps(run: pathlib.Path) -> list[int]:

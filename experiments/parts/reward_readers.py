@@ -34,6 +34,7 @@ from rl_jax.losses.reward_model import rankings
 from rl_jax.losses.reward_model.implicit import implicit_rewards
 from rl_jax.models import user_head
 from rl_jax.models.heads import REWARD, add_reward_head, make_hidden_last, make_predict_at, make_predict_last
+from rl_jax.training import distributed
 from rl_jax.training.scoring import make_score
 
 
@@ -335,7 +336,9 @@ def base_params(setup: Setup, workdir: pathlib.Path | None = None) -> Params:
     """
     if not (init_from := setup.config.init_from):
         return setup.init_params()
-    return load_params(setup, origin.started_from(init_from, workdir) if workdir else init_from)
+    if workdir:  # one process reads for all, as run.json may just be written
+        init_from = distributed.gather(origin.started_from(init_from, workdir))[0]
+    return load_params(setup, init_from)
 
 
 def check_labels(config, arrays: Arrays) -> None:

@@ -413,6 +413,7 @@ def write_final(setup: Setup, workdir: pathlib.Path, step: int, params: types.Pa
             try:
                 _replace_folder(workdir / "peft", lambda new: save_peft(new, settings, adapters, **named))
             except ValueError as error:  # PEFT cannot express them: hf/ has them merged
+                shutil.rmtree(workdir / "peft", ignore_errors=True)  # of other params
                 print(f"{workdir} is without peft/: {error}", file=sys.stderr, flush=True)
     if main:
         write_atomically(record, (json.dumps(final) + "\n").encode())
@@ -422,8 +423,10 @@ def _replace_folder(folder: pathlib.Path, write: Callable[[pathlib.Path], None])
     """Puts what `write` makes in the place of a folder, whose old content stays until all of the new one is there."""
     scratch = folder.with_name(f".{folder.name}")
     shutil.rmtree(scratch, ignore_errors=True)  # of a run that was killed here
-    write(scratch / "new")
-    if folder.exists():
-        os.rename(folder, scratch / "old")
-    os.rename(scratch / "new", folder)
-    shutil.rmtree(scratch)
+    try:
+        write(scratch / "new")
+        if folder.exists():
+            os.rename(folder, scratch / "old")
+        os.rename(scratch / "new", folder)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)

@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 
 from experiments.parts import hub, processes, quantized, rollout_mesh
 from experiments.parts.encoding import whole_text
-from experiments.parts.setup import Setup, model_config
+from experiments.parts.setup import Setup, model_config, policies_of
 from experiments.parts.training import jit_generate, with_merged_adapters
 from rl_jax.core import types
 from rl_jax.core.binding import bind, needs
@@ -154,9 +154,9 @@ def make_sync(setup: Setup) -> Callable | None:
         return None
 
     def save(folder, params):
-        like, model = hub.local_folder(path, weights=False) if path else None, model_config(setup)
-        dtype = None if model.dtype == "float32" else model.dtype  # what the policy computes in
-        loading.save_hf(folder, model, jax.device_get(params), like=like, dtype=dtype)
+        like, dtype = hub.local_folder(path, weights=False) if path else None, policies_of(setup.config.model)["dtype"]
+        dtype = None if dtype == "float32" else dtype  # what the policy computes in
+        loading.save_hf(folder, model_config(setup), jax.device_get(params), like=like, dtype=dtype)
 
     sync = bind(spec, weight_sync, url=settings.url, timeout_s=settings.timeout_s, save=save)
     if lacking := needs(sync):

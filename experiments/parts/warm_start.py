@@ -58,7 +58,8 @@ def warm_start(
     """
     config = setup.config
     if config.init_from:
-        return load_params(setup, origin.started_from(config.init_from, workdir))
+        # One process reads for all, as run.json may just be written.
+        return load_params(setup, distributed.gather(origin.started_from(config.init_from, workdir))[0])
     if not config.sft.steps:
         return setup.init_params()
     loop = sft_run(config, workdir / "sft", stop)
@@ -83,7 +84,7 @@ def keep_reference(workdir: pathlib.Path, params: Params) -> Params:
     """
     digest, wrong = checkpoint.checksum(params), ""
     if distributed.is_main() and not (wrong := origin.other_reference(workdir, digest)):
-        run_record.note_origin(origin.REFERENCE, digest)
+        run_record.note_origin(workdir, origin.REFERENCE, digest)
     if wrong := distributed.gather(wrong)[0]:
         raise origin.ChangedError(wrong)
     return params

@@ -405,7 +405,8 @@ def _tiles(study: Study, metric: str | None, intervals, health) -> list[tuple[st
     if study.waiting or study.sweeps:
         tiles.append(("points with a run", f"{begun} of {begun + len(study.waiting)}"))
     if intervals:
-        best = max(intervals, key=lambda arm: intervals[arm][0])
-        tiles.append((f"highest IQM of {metric}: {best}", _words(intervals[best])))
+        pick, word = (min, "lowest") if metric.endswith("loss") else (max, "highest")
+        best = pick(intervals, key=lambda arm: intervals[arm][0])
+        tiles.append((f"{word} IQM of {metric}: {best}", _words(intervals[best])))
     tiles.append(("runs with health warnings", f"{health['warned']} of {health['runs']}"))
     return tiles

@@ -60,7 +60,7 @@ def encoded(method: Callable, *arguments) -> Any:
 
 
 def check_step(env: Any, step: Any) -> None:
-    """Checks what an environment's step returned; messages only if they are read.
+    """Checks what an environment's step returned; messages only if the episode goes on.
 
     Raises:
       EnvironmentFailed: from a TypeError or ValueError that names the environment's class and the field.

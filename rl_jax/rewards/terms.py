@@ -251,14 +251,15 @@ class GroupValues(NamedTuple):
 
 
 def score_group(term: Term, columns: Mapping[str, Any]) -> GroupValues:
-    """A group term's values of one group. It fails for all rows if it raises, for a row whose number is not finite.
+    """A group term's values of one group.
+
+    It fails for all rows if it raises or returns another number of values, and for a row whose number is not finite.
 
     Args:
       term: of the config.
       columns: name -> one entry per completion, the names of GROUP.
 
     Raises:
-      RuntimeError: if it returns another number of values than G.
       ValueError: if it asks for a name that neither GROUP nor the records' info has.
     """
     infos, count = columns["infos"], len(columns["completions"])
@@ -280,7 +281,8 @@ def score_group(term: Term, columns: Mapping[str, Any]) -> GroupValues:
         reason = f"reward term {term.name!r} ({term.path}): {type(error).__name__}: {error}"
         return GroupValues(np.zeros(count, np.float32), [reason] * count)
     if len(result) != count:
-        raise RuntimeError(f"reward term {term.name!r} ({term.path}) returned {len(result)} values for {count} rows")
+        reason = f"reward term {term.name!r} ({term.path}) returned {len(result)} values for {count} rows"
+        return GroupValues(np.zeros(count, np.float32), [reason] * count)
     values, errors = np.zeros(count, np.float32), [None] * count
     for place, value in enumerate(result):
         try:

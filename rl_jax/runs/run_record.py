@@ -15,7 +15,7 @@ import platform
 import subprocess
 import sys
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -130,23 +130,19 @@ def config_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, 
 
 def note(name: str, value: str) -> None:
     """Adds a field to this process's open attempts in run.json; does nothing if there are none."""
-    for workdir, record in _open_records():
-        record["attempts"][-1][name] = value[:MAX_ERROR]
-        _write(workdir / "run.json", record)
-
-
-def note_origin(name: str, value: Any) -> None:
-    """Adds a field to "origin", what this process's runs are made of, in run.json; nothing if no run is open."""
-    for workdir, record in _open_records():
-        record.setdefault("origin", {})[name] = value
-        _write(workdir / "run.json", record)
-
-
-def _open_records() -> Iterator[tuple[Path, dict[str, Any]]]:
-    """(folder, its run.json) of this process's open attempts."""
     for workdir, pid in _open_attempts.items():
         if pid == os.getpid() and (workdir / "run.json").exists():
-            yield workdir, read_json(workdir / "run.json")
+            record = read_json(workdir / "run.json")
+            record["attempts"][-1][name] = value[:MAX_ERROR]
+            _write(workdir / "run.json", record)
+
+
+def note_origin(workdir: str | os.PathLike, name: str, value: Any) -> None:
+    """Adds a field to "origin", what the run in `workdir` is made of, in its run.json."""
+    path = Path(workdir) / "run.json"
+    record = read_json(path)
+    record.setdefault("origin", {})[name] = value
+    _write(path, record)
 
 
 def run_state(workdir: str | os.PathLike) -> tuple[str, str]:

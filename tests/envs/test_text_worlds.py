@@ -511,6 +511,12 @@ def test_recorded_episodes_are_a_task(tmp_path):
         recorded.load(world="rl_jax.envs.text.maze:Maze", expert_share=2)
 
 
+def test_a_setting_that_is_a_text_is_no_file(tmp_path):
+    (tmp_path / "words").write_text("crate")
+    settings = {"prompt": "x" * 300, "who": "~nobodyhere/x", "odd": "a\0b", "n": 3, "paths": [str(tmp_path / "words")]}
+    assert recorded.files_of(settings) == [tmp_path / "words"]
+
+
 def test_a_changed_list_of_words_is_read_anew(tmp_path):
     words = tmp_path / "words.txt"
 

@@ -335,6 +335,10 @@ def test_step_metrics(config):
     found = logged.step_metrics(config, Collected(judged, None, {}), source, [empty | {"sampler/weight": 0.0}] * 2)
     assert found["ratio/first_max_dev"] == found["ratio/max_dev"] == found["sampler/gap_max"] == 0.0
     assert found["sampler/ess"] == 1.0
+    # One that is not finite is not hidden.
+    broken = first | {"sampler/weight": np.nan, "sampler/weight_squared": np.nan, "loss": -np.inf}
+    found = logged.step_metrics(config, Collected(judged, None, {}), source, [first, broken])
+    assert np.isnan(found["loss"]) or np.isinf(found["loss"])
 
 
 @pytest.mark.slow

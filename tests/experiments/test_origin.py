@@ -73,6 +73,15 @@ def test_a_start_is_the_checkpoint_that_was_the_newest(tmp_path):
         assert origin.other_reference(mine, "a") == ""
         with pytest.raises(origin.ChangedError, match=r"another reference .* \(its checkpoint 40\), or start a new"):
             warm_start.keep_reference(mine, "b")
+        record_run(found, tmp_path / "next", "sum", [])  # in one process, as a notebook's second run
+        warm_start.keep_reference(tmp_path / "next", "c")
+        assert origin.other_reference(mine, "a") == "", "the next run's reference is its own"
+    # A fork goes on with the reference of what it is a fork of.
+    (other / "checkpoints" / "40").mkdir()
+    forked = origin.fork(mine, tmp_path / "fork")
+    record_run(found, forked, "sum", [])
+    assert origin.started_from(str(other), forked) == str(other / "checkpoints" / "40")
+    assert origin.other_reference(forked, "a") == "" != origin.other_reference(forked, "b")
 
 
 def test_another_config_is_refused_field_by_field(tmp_path):

@@ -267,3 +267,9 @@ def test_what_the_runs_wrote_stays_as_it_is(tmp_path):
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     page = cli.write_report([tmp_path])
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and path != page} == before
+
+
+def test_of_losses_the_lowest_is_named(study):
+    intervals, health = {"a": (1.0, 0.9, 1.1), "b": (2.0, 1.9, 2.1)}, {"warned": 0, "runs": 2}
+    for metric, said in (("eval/loss", "lowest IQM of eval/loss: a"), ("eval/reward", "highest IQM of eval/reward: b")):
+        assert said in dict(figures._tiles(study, metric, intervals, health))

@@ -348,3 +348,11 @@ def test_a_module_outside_the_table_must_be_added():
 @pytest.mark.parametrize("source", ["eval('1')", "exec('1')", "np.load(f, allow_pickle=True)", "os.environ['A']"])
 def test_forbidden_calls_are_seen(source):
     assert forbidden_calls(ast.parse(source), library=True)
+
+
+def test_no_file_is_a_link():
+    """A link to a virtual environment, added by accident, takes the place of the real one in every clone."""
+    if not (REPO_ROOT / ".git").exists():
+        pytest.skip("no checkout")
+    listed = subprocess.run(["git", "ls-files", "-s"], cwd=REPO_ROOT, capture_output=True, text=True, check=True).stdout
+    assert [line for line in listed.splitlines() if line.startswith(("120000", "160000"))] == []

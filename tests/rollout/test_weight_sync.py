@@ -12,7 +12,7 @@ from experiments.parts.sampler import make_sync
 from experiments.parts.setup import make_setup
 from rl_jax.rollout.lm import client, weight_sync
 from rl_jax.rollout.lm.sampling import Sampling
-from tests.experiments import small
+from tests.experiments import small, tiny_folder
 from tests.rollout.test_external import serving
 from tests.tiny import token_batch
 
@@ -164,11 +164,13 @@ def test_adapters_are_merged_and_sent_once_for_the_same_params(tmp_path, monkeyp
     assert np.any(asked[0] != asked[1]), "the scores are those of the adapters"
 
 
+@pytest.mark.parametrize("of_folder", [False, True])
 @pytest.mark.parametrize("dtype, stored", [("bfloat16", "bfloat16"), ("float32", None)])
-def test_what_is_sent_has_the_dtype_that_the_policy_computes_in(tmp_path, monkeypatch, dtype, stored):
+def test_what_is_sent_has_the_dtype_that_the_policy_computes_in(tmp_path, monkeypatch, dtype, stored, of_folder):
     config = small.config(tmp_path, rollout__engine__name="openai", rollout__engine__url="http://127.0.0.1:9")
     with config.unlocked():
         config.model.dtype, config.rollout.engine.sync = dtype, dict(fn=f"{__name__}:saving")
+        config.model.path = str(tiny_folder.qwen3(tmp_path / "model")) if of_folder else ""
     saved = []
     monkeypatch.setattr(sampler.loading, "save_hf", lambda *_, like, dtype: saved.append(dtype))
     make_sync(make_setup(config))({"x": np.zeros(1)})

@@ -91,8 +91,15 @@ def load(
 def files_of(settings: Mapping[str, Any]) -> list[pathlib.Path]:
     """The files that a world's settings name, such as lists of words: every text, alone or in a list, that is one."""
     texts = [text for value in settings.values() for text in (value if isinstance(value, (list, tuple)) else [value])]
-    paths = [pathlib.Path(text).expanduser() for text in texts if isinstance(text, str) and text]
-    return [path for path in paths if path.is_file()]
+    found = []
+    for text in texts:
+        if isinstance(text, str) and text:
+            try:
+                path = pathlib.Path(text).expanduser()
+                found += [path] if path.is_file() else []
+            except (OSError, RuntimeError, ValueError):  # too long for a path, or of no known home: an instruction, say
+                continue
+    return found
 
 
 def code_of(kind: type) -> list[str]:
