@@ -178,7 +178,7 @@ def pack_steps(
     return batch._replace(batch=packing.pack(batch.batch, mask, micro_batches), columns=columns)
 
 
-def _log_ratio_reader(setup: Setup, workdir: pathlib.Path | None) -> Reader:
+def _log_ratio_reader(setup: Setup, workdir: pathlib.Path | None = None) -> Reader:
     config = setup.config
     fn, beta = bind(config.algorithm.loss.to_dict(), losses), config.algorithm.beta
     options = dict(completion_length=config.rollout.completion_length, chunk=config.score.chunk)

@@ -38,6 +38,10 @@ class WordTokenizer:
         """Text of `ids`; pad, bos and eos are dropped wherever they are."""
         return " ".join(self._words[i - 3] for i in ids if i >= 3).replace(" .", ".")
 
+    def token_text(self, token: int) -> str:
+        """The word, or <pad>, <bos>, <eos>."""
+        return ("<pad>", "<bos>", "<eos>", *self._words)[int(token)]
+
 
 def story_task(*, count: int, sentences: int, moody: float, seed: int) -> tasks.Task:
     """Stories as those of rl_jax.tasks.moods, of words, some of whose sentences have no mood.

@@ -20,7 +20,7 @@ def config(tmp_path, **fields):
     found.sft.steps = 0
     found.train.update(epochs=1, minibatches=1, micro_batches=1)
     found.algorithm.update(mask_truncated=False)
-    found.train.optimizer.update(warmup_steps=0, decay_steps=0)
+    found.train.optimizer.update(warmup_steps=0, decay_steps=0, final_fraction=1.0)
     found.eval.update(num_prompts=16, batch_size=16, samples_per_prompt=1)
     found.log.update(progress=False, tensorboard=False)
     found.reward.num_workers = 0

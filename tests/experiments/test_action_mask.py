@@ -96,7 +96,7 @@ def test_a_run_scores_what_it_samples(tmp_path):
         config.sft.update(steps=40, batch_size=32, eval_every=100)
         config.checkpoint.every = 100  # of the warm start, too
         config.sft.loss = dict(fn="one_token_rollout", samples=64)
-        config.sft.optimizer.update(learning_rate=1e-2, warmup_steps=0, decay_steps=0)
+        config.sft.optimizer.update(learning_rate=1e-2, warmup_steps=0, decay_steps=0, final_fraction=1.0)
     ppo.run(config, tmp_path / "run")
     hits = [row["sft/hits"] for row in rows_of(tmp_path / "run" / "sft")]
     assert len(hits) == 40 and np.mean(hits[-5:]) > np.mean(hits[:5]) + 0.1, "it learns from its own draws alone"

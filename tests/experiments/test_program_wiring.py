@@ -207,8 +207,8 @@ def test_best_of_n_samples_its_warm_start(monkeypatch, tmp_path):
     config.best_of_n = best_configs.best_of_n()
     for name, stand_in in dict(
         claim=mock.MagicMock(), make_setup=mock.MagicMock(), need_reward=mock.MagicMock(), check_rows=mock.MagicMock(),
-        need_gold=mock.MagicMock(), record_run=mock.MagicMock(), warm_start=lambda *args: "the warm start",
-        sample=sample, make_rewards=lambda setup: contextlib.nullcontext(),
+        need_gold=mock.MagicMock(), need_two_prompts=mock.MagicMock(), record_run=mock.MagicMock(),
+        warm_start=lambda *args: "the warm start", sample=sample, make_rewards=lambda setup: contextlib.nullcontext(),
     ).items():  # fmt: skip
         monkeypatch.setattr(best_of_n, name, stand_in)
     with pytest.raises(Sampled, match="the warm start"):
