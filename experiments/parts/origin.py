@@ -125,7 +125,8 @@ def made_of(config: ConfigDict, workdir: pathlib.Path) -> dict[str, Any]:
     """The "origin" of a run.json: data files with sizes and checksums, checksum of the code, where it was forked; and
     the newest step of the run that it starts from."""
     result = {"data": data_files(config), "code_sha256": code_sha256()}
-    if steps := checkpoint_steps(pathlib.Path(config.get("init_from") or os.devnull)):
+    init_from = config.get("init_from")
+    if init_from and (steps := checkpoint_steps(pathlib.Path(init_from))):
         result[START] = steps[-1]
     if (workdir / FORKED).is_file():
         result["forked_from"] = fork = read_json(workdir / FORKED)
@@ -135,13 +136,16 @@ def made_of(config: ConfigDict, workdir: pathlib.Path) -> dict[str, Any]:
 
 def _start_of(forked: pathlib.Path, config: ConfigDict) -> dict[str, Any]:
     """Where a run that was forked had started, if the fork starts from the same: its reference is that one's."""
-    files = [forked / name for name in ("run.json", "config.json")]
-    if not all(path.is_file() for path in files):
+    path, origin = forked / "config.json", _origin_of(forked)
+    if not path.is_file() or read_json(path).get("init_from") != config.get("init_from"):
         return {}
-    record, old = map(read_json, files)
-    if old.get("init_from") != config.get("init_from"):
-        return {}
-    return {name: record["origin"][name] for name in (START, REFERENCE) if name in record.get("origin", {})}
+    return {name: origin[name] for name in (START, REFERENCE) if name in origin}
+
+
+def _origin_of(workdir: pathlib.Path) -> dict[str, Any]:
+    """The "origin" of the run in `workdir`; {} if there is no run.json."""
+    path = workdir / "run.json"
+    return read_json(path).get("origin", {}) if path.is_file() else {}
 
 
 def checkpoint_steps(run: pathlib.Path) -> list[int]:
@@ -154,8 +158,7 @@ def started_from(init_from: str, workdir: pathlib.Path) -> str:
 
     `init_from` itself if that checkpoint is not there any more, or the run in `workdir` is not known.
     """
-    record = read_json(workdir / "run.json") if (workdir / "run.json").is_file() else {}
-    pinned = pathlib.Path(init_from, "checkpoints", str(record.get("origin", {}).get(START)))
+    pinned = pathlib.Path(init_from, "checkpoints", str(_origin_of(workdir).get(START)))
     return str(pinned) if pinned.is_dir() else init_from
 
 
@@ -166,9 +169,7 @@ def other_reference(workdir: pathlib.Path, digest: str) -> str:
       workdir: of the run.
       digest: checkpoint.checksum of the reference.
     """
-    if not (workdir / "run.json").is_file():
-        return ""
-    origin = read_json(workdir / "run.json").get("origin", {})
+    origin = _origin_of(workdir)
     if origin.get(REFERENCE, digest) == digest:
         return ""
     step = f" (its checkpoint {origin[START]})" if START in origin else ""

@@ -81,6 +81,11 @@ def interpolated(
     return out._replace(loss=weight * out.loss)
 
 
+def _without(dropped: chex.Array, log_ratios: chex.Array, advantages: chex.Array) -> chex.Array:
+    """-A r, and 0 where `dropped`. exp sees no dropped ratio: one beyond float32 would make the gradient nan."""
+    return jnp.where(dropped, 0.0, -advantages) * jnp.exp(jnp.where(dropped, 0.0, log_ratios))
+
+
 def near_sampler(
     log_probs: chex.Array,
     old_log_probs: chex.Array,
@@ -119,8 +124,7 @@ def near_sampler(
     change = jnp.exp(zero_masked(log_probs, mask)) - jnp.exp(zero_masked(behavior_log_probs, mask))  # p - p_mu
     low = mask & (advantages < 0) & (change < -divergence_low)
     high = mask & (advantages > 0) & (change > divergence_high)
-    pushed = jnp.where(low | high, 0.0, -advantages) * jnp.exp(jnp.where(low | high, 0.0, log_ratios))
-    loss = zero_masked(pushed + log_ratio_coef * jnp.square(log_ratios), mask)
+    loss = zero_masked(_without(low | high, log_ratios, advantages) + log_ratio_coef * jnp.square(log_ratios), mask)
     return Surrogate(loss=loss, ratio=ratio, clipped_low=low, clipped_high=high)
 
 
@@ -164,8 +168,7 @@ def m2po(
     moved = jax.lax.stop_gradient(log_ratios)
     outwards = mask & (jnp.sign(moved) * jnp.sign(advantages) > 0)
     dropped = outwards & ~rejection.smallest_squares(outwards, jnp.square(moved), threshold)
-    # exp sees no dropped ratio: one beyond float32 would make the gradient nan.
-    loss = jnp.where(dropped, 0.0, -advantages) * jnp.exp(jnp.where(dropped, 0.0, log_ratios))
+    loss = _without(dropped, log_ratios, advantages)
     return Surrogate(loss, ratio, clipped_low=dropped & (advantages < 0), clipped_high=dropped & (advantages > 0))
 
 

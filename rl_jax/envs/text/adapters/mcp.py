@@ -155,8 +155,7 @@ class McpUser(ToolUser):
         place = url or tuple(command)
         if place not in self._connections:
             program = None if url else StdioServerParameters(command=command[0], args=list(command[1:]))
-            make = lambda: url or stdio_client(program)  # noqa: E731
-            self._connections[place] = Connection(url or " ".join(command), make)
+            self._connections[place] = Connection(url or " ".join(command), lambda: url or stdio_client(program))
         known = {tool.name: tool for tool in self._connections[place].tools() if not only or tool.name in only}
         if missing := sorted(set(only) - set(known)):
             raise ValueError(f"only={tuple(only)}: the server has no {', '.join(missing)}")
