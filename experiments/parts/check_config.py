@@ -154,7 +154,7 @@ RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("reward.failure_reward", math.isfinite, "a number"),
     ("reward.num_workers eval.num_episodes lora.rank engine.slots", lambda x: x >= 0, "0 or more"),
     ("rollout.window algorithm.mirror_step", lambda x: x >= 0, "0 (off) or more"),
-    ("rollout.temperature eval.temperature", lambda x: 0 < x < math.inf, "above 0; for greedy decoding set top_k=1"),
+    ("rollout.temperature eval.temperature", lambda x: 1e-6 <= x <= 1e6, "above 0; for greedy decoding set top_k=1"),
     ("reward.all_failed", lambda x: x in ("stop", "count"), '"stop" or "count"'),
     ("top_k", lambda x: x >= 0, "0 (all tokens) or more"),
     ("top_p", lambda x: 0 < x <= 1, "above 0, and 1 (all tokens) at most"),

@@ -27,6 +27,7 @@ from experiments.parts.training import to_mesh, trained_model, with_merged_adapt
 from rl_jax import preferences, reward_model
 from rl_jax.core.binding import bind, needs
 from rl_jax.core.masked import masked_mean, zero_masked
+from rl_jax.core.packed_rows import hidden_of_one
 from rl_jax.core.types import Params, TokenBatch
 from rl_jax.losses import reward_model as losses
 from rl_jax.losses import value
@@ -247,7 +248,7 @@ def _user_reader(setup: Setup) -> Reader:
         return result._replace(total=result.total + settings.kl_coef * kl.total), metrics
 
     def add_head(params, key):
-        width = jax.eval_shape(hidden_last, params, _blank()).shape[-1]
+        width = hidden_of_one(hidden_last, params).shape[-1]
         return {**params, REWARD: user_head.init_user_head(key, width, hidden=settings.hidden, latent=settings.latent)}
 
     return Reader(
@@ -259,11 +260,6 @@ def _user_reader(setup: Setup) -> Reader:
         rewards=lambda params, batch: outputs(params, batch, jnp.zeros_like(batch.extras["noise"]))[0][..., None],
         evaluate=lambda arrays, rewards, records: evaluate_responses(arrays, rewards, records, logits=True),
     )
-
-
-def _blank() -> TokenBatch:
-    one = jax.ShapeDtypeStruct((1, 1), np.int32)
-    return TokenBatch(one, one, one)
 
 
 def _lengths(config) -> dict:

@@ -5,7 +5,10 @@ from collections.abc import Callable
 
 import chex
 import jax
+import jax.numpy as jnp
+from jax.sharding import AbstractMesh
 
+from rl_jax.core.axis_table import AXES
 from rl_jax.core.types import Packed, Params, TokenBatch
 
 
@@ -29,6 +32,21 @@ def hidden_at(apply: Callable, params: Params, batch: TokenBatch, places: Callab
     if "places" in inspect.signature(apply).parameters:
         return apply(params, batch, places=places)
     return places(apply(params, batch))
+
+
+def hidden_of_one(apply: Callable, params: Params) -> jax.ShapeDtypeStruct:
+    """Shape and dtype of the hidden states of one row with one token, [1, 1, D].
+
+    Nothing runs, and no mesh is looked at: over a `context` of several devices one token could not be split.
+
+    Args:
+      apply: a model's, with or without a mesh.
+      params: arrays or shapes.
+    """
+    one = jax.ShapeDtypeStruct((1, 1), jnp.int32)
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(jnp.shape(x), x.dtype), params)
+    with jax.sharding.use_abstract_mesh(AbstractMesh((1,) * len(AXES), AXES)):
+        return jax.eval_shape(apply, shapes, TokenBatch(one, one, one))
 
 
 def hidden_of_parts(apply: Callable, params: Params, batch: Packed, indices: chex.Array) -> chex.Array:

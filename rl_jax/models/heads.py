@@ -15,7 +15,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from rl_jax.core.packed_rows import hidden_at, hidden_of_parts, pick
+from rl_jax.core.packed_rows import hidden_at, hidden_of_one, hidden_of_parts, pick
 from rl_jax.core.types import Model, Packed, Params, TokenBatch
 
 NAME = "value_head"
@@ -37,7 +37,7 @@ def add_value_head(model: Model, params: Params, *, num_outputs: int = 1) -> Par
       params: the model's.
       num_outputs: 1, or the bins of a categorical head.
     """
-    width = _width(model, params)
+    width = hidden_of_one(model.apply, params).shape[-1]
     return {**params, NAME: {"kernel": jnp.zeros((width, num_outputs)), "bias": jnp.zeros(num_outputs)}}
 
 
@@ -57,7 +57,7 @@ def add_value_heads(model: Model, params: Params, key: chex.PRNGKey, *, members:
       members: M, heads.
       num_outputs: K of each; the outputs of all, M K, lie side by side.
     """
-    width = _width(model, params)
+    width = hidden_of_one(model.apply, params).shape[-1]
     hidden = jax.random.normal(key, (members, 2, width, width)) / jnp.sqrt(float(width))
     head = {"kernel": jnp.zeros((members, width, num_outputs)), "bias": jnp.zeros((members, num_outputs))}
     head["silu"] = {"kernel": hidden, "bias": jnp.zeros((members, 2, width))}
@@ -90,7 +90,7 @@ def add_reward_head(
         raise ValueError(f"a reward head of {layers} layers: it has at least 1, the linear one")
     if activation not in ACTIVATIONS:
         raise ValueError(f"the activation {activation!r} of a reward head is none of {', '.join(ACTIVATIONS)}")
-    width = _width(model, params)
+    width = hidden_of_one(model.apply, params).shape[-1]
     kernel = jax.random.normal(key, (width, num_outputs)) / jnp.sqrt(width + 1.0)
     head = {"kernel": kernel, "bias": jnp.zeros(num_outputs)}
     if layers > 1:
@@ -107,7 +107,7 @@ def add_degree_head(model: Model, params: Params, *, num_outputs: int) -> Params
       params: the model's.
       num_outputs: D, degrees of degradation.
     """
-    width = _width(model, params)
+    width = hidden_of_one(model.apply, params).shape[-1]
     return {**params, DEGREE: {"kernel": jnp.zeros((width, num_outputs)), "bias": jnp.zeros(num_outputs)}}
 
 
@@ -239,12 +239,6 @@ def _read(model: Model, params: Params, batch: Packed, indices: chex.Array) -> c
     number = indices.shape[-1]
     hidden = hidden_of_parts(model.apply, params, batch, jnp.maximum(indices, 0).reshape(len(batch.places), -1))
     return hidden.reshape(-1, number, hidden.shape[-1])
-
-
-def _width(model: Model, params: Params) -> int:
-    """The width of the hidden states."""
-    blank = jax.ShapeDtypeStruct((1, 1), jnp.int32)
-    return jax.eval_shape(model.apply, params, TokenBatch(blank, blank, blank)).shape[-1]
 
 
 def _outputs(head: Params, hidden: chex.Array) -> chex.Array:

@@ -14,6 +14,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
+from rl_jax.core.packed_rows import hidden_of_one
 from rl_jax.core.types import Model, Params, TokenBatch
 
 NAMES = ("policy", "values")
@@ -28,8 +29,7 @@ def add_token_values(model: Model, params: Params, key: chex.PRNGKey, *, critics
       key: a typed key.
       critics: K; 2 for ILQL, 1 for MC returns.
     """
-    blank = jax.ShapeDtypeStruct((1, 1), jnp.int32)
-    width = jax.eval_shape(model.apply, params, TokenBatch(blank, blank, blank)).shape[-1]
+    width = hidden_of_one(model.apply, params).shape[-1]
 
     def head(key, outputs):
         inside = jax.nn.initializers.lecun_normal()(key, (width, width))

@@ -102,12 +102,22 @@ class Checkpointer:
 
         Raises:
           OSError: if this save or the previous one does not fit on the disk, or fails otherwise.
+          ValueError: if a later step is saved already, or an array has no elements.
         """
         self._finish()  # the previous save is on the disk, or raises its error here
-        with self._said_clearly(step, needed := _num_bytes(items)):
+        with self._said_clearly(step):
             self._tidy_up()
-            if self._manager.latest_step() == step:
-                return
+        newest = self._manager.latest_step()
+        if newest == step:
+            return
+        if newest is not None and newest > step:
+            raise ValueError(
+                f"step {step} cannot be written under {self._directory}: step {newest} is already saved, and only the "
+                "newest can be continued"
+            )
+        if empty := [name for name, leaf in _leaves(items) if not math.prod(leaf.shape)]:
+            raise ValueError(f"step {step} cannot be written: arrays without elements: {', '.join(empty)}")
+        with self._said_clearly(step, needed := _num_bytes(items)):
             free = shutil.disk_usage(self._directory).free
             if distributed.any_process(free < needed):  # otherwise processes with room would wait for this one
                 raise OSError("the disk is full")
@@ -116,8 +126,7 @@ class Checkpointer:
             self._saving = step
             content = digests.seal(step, host, digests.of(items))
             sealed = {HOST: ocp.args.JsonSave(content), SEALED: ocp.args.JsonSave({})}
-            if not self._manager.save(step, args=ocp.args.Composite(**arrays, **sealed)):
-                raise OSError(f"step {self._manager.latest_step()} is already saved: only the newest can be continued")
+            self._manager.save(step, args=ocp.args.Composite(**arrays, **sealed))
 
     def _finish(self) -> None:
         with self._said_clearly(self._saving):
@@ -280,6 +289,10 @@ class Checkpointer:
 def _say(text: str) -> None:
     if distributed.is_main():
         print(text, file=sys.stderr, flush=True)
+
+
+def _leaves(items: Any) -> list[tuple[str, Any]]:
+    return [(types.path_name(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(items)]
 
 
 def _num_bytes(items: Any) -> int:

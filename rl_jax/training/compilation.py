@@ -7,6 +7,7 @@ with links to what other processes have finished, and publishes what it compiled
 
 import contextlib
 import functools
+import glob
 import hashlib
 import os
 import pathlib
@@ -127,8 +128,10 @@ def _publish(own: pathlib.Path, process: int, event: str, duration: float, **_) 
 
 def _prune(folder: pathlib.Path, max_bytes: int) -> None:
     """Removes folders of dead processes of this host, and the oldest entries beyond max_bytes."""
-    for path in folder.glob(f"{PRIVATE}{socket.gethostname()}-*"):
-        if not _alive(int(path.name.rsplit("-", 1)[1])):
+    ours = f"{PRIVATE}{socket.gethostname()}-"
+    for path in folder.glob(f"{glob.escape(ours)}*"):
+        process = path.name.removeprefix(ours)  # "1-4711" is of another host, whose name begins like ours
+        if process.isdecimal() and not _alive(int(process)):
             shutil.rmtree(path, ignore_errors=True)
     room, entries = max_bytes, []
     for path in folder.glob("*-cache"):

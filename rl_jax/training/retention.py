@@ -45,6 +45,8 @@ class Retention:
     def read(self, directory: pathlib.Path) -> None:
         """Reads the metric of every checkpoint in `directory`. Those without a readable metric are not ranked."""
         for path in directory.glob(f"[0-9]*/{ITEM}") if self._keep_best else ():
+            if not path.parent.name.isdecimal():
+                continue  # moved aside as damaged, or left by a save that was interrupted
             try:
                 step, saved = int(path.parent.name), json.loads((path / "metadata").read_text())
                 seal = saved.pop(SEAL, None)

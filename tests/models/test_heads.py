@@ -9,7 +9,9 @@ import pytest
 
 from rl_jax.core.types import TokenBatch
 from rl_jax.models import heads
+from rl_jax.models.perturbed import add_token_values
 from rl_jax.models.transformer.model import make_transformer
+from rl_jax.training import sharding
 from rl_jax.training.packing import arrange, pack
 from rl_jax.training.scoring import make_score
 from tests.tiny import CONFIG, max_difference, random_params, token_batch
@@ -43,6 +45,20 @@ def test_each_column_reads_the_hidden_state_before_it(num_outputs):
     for column in range(COMPLETION + 1):
         expected = hidden[:, 12 - COMPLETION - 1 + column] @ head["kernel"] + head["bias"]
         np.testing.assert_allclose(found[:, column], expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("add", ["value", "reward", "token_values"])
+def test_a_head_is_as_wide_on_a_mesh_that_splits_tokens(add):
+    mesh = sharding.make_mesh(sharding.parse_mesh("fsdp:2,context:2"), jax.devices()[:4])
+    model, key = sharding.model_on_mesh(MODEL, mesh), jax.random.key(0)
+    params = jax.device_put(random_params(), sharding.tree_shardings(random_params(), mesh))
+    if add == "value":
+        head = heads.add_value_head(model, params)[heads.NAME]
+    elif add == "reward":
+        head = jax.eval_shape(lambda params: heads.add_reward_head(model, params, key), params)[heads.REWARD]
+    else:
+        head = jax.eval_shape(lambda params: add_token_values(model, params, key), params)["v"]["outside"]
+    assert head["kernel"].shape == (CONFIG.embed_dim, 1)
 
 
 def test_a_value_does_not_see_the_token_it_judges():

@@ -391,3 +391,21 @@ def test_the_companions_of_a_folder_travel_along(folder, tmp_path):
     names = {path.name for path in (tmp_path / "deep" / "out").iterdir()}
     assert names == {"config.json", WEIGHTS, "tokenizer.json"}
     assert json.loads((tmp_path / "deep" / "out" / "config.json").read_text())["eos_token_id"] == 7
+
+
+@pytest.mark.parametrize("family", ["gemma2", "gemma3"])
+def test_a_gemma_without_windows_is_one_that_transformers_can_run(tmp_path, family):
+    """It makes the mask of a window even if no layer has one, and refuses a config without a length for it."""
+    import torch
+    import transformers
+
+    of_gemma2 = dict(attention_softcap=50.0, logit_softcap=30.0)
+    own = of_gemma2 if family == "gemma2" else dict(qk_norm=True, local_rope_theta=1e4)
+    parts = dict(norm_offset=1.0, post_norms=True, embed_scale=24**0.5, activation="gelu_tanh")
+    sizes = dict(vocab_size=37, embed_dim=24, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=8, mlp_dim=32)
+    config = TransformerConfig(**sizes, **parts, query_pre_attn_scalar=16.0, **own)
+    models.save_hf(tmp_path, config, params_of(config))
+    assert json.loads((tmp_path / "config.json").read_text())["model_type"].startswith(family)
+    assert models.load(tmp_path)[0] == config
+    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert model(torch.ones((1, 3), dtype=torch.long)).logits.shape == (1, 3, 37)

@@ -228,9 +228,10 @@ def test_new_params_between_steps():
 
 
 def test_buffers_are_made_in_their_shards(monkeypatch):
-    """A device never has another's rows or heads, not even before the first call."""
-    mesh = sharding.make_mesh(sharding.parse_mesh("data:2,tensor:2"))
-    engine = Engine(TINY, **ENGINE | dict(slots=8, sizes=(8, 4), rows_sharding=sharding.batch_sharding(mesh)))
+    """A device never has another's rows or heads, not even before the first call; over `context` all are equal."""
+    mesh = sharding.make_mesh(sharding.parse_mesh("data:2,context:2,tensor:2"))
+    rows, model = sharding.batch_sharding(mesh), sharding.model_on_mesh(TINY, mesh)
+    engine = Engine(model, **ENGINE | dict(slots=8, sizes=(8, 4), rows_sharding=rows))
     monkeypatch.setattr(jax, "device_put", None)  # nothing is made elsewhere and moved
     params = jax.eval_shape(TINY.init, jax.random.key(0))
     state = engine.programs.init_state(8, params)

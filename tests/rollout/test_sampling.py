@@ -200,7 +200,8 @@ def test_gradient_is_finite_beside_the_cut():
 @pytest.mark.parametrize(
     "sampling, message",
     [
-        (Sampling(temperature=0.0), "temperature=0.0 must be above 0; for greedy decoding use top_k=1"),
+        (Sampling(temperature=0.0), "temperature=0.0 must be above 0, from 1e-6 to 1e6; for greedy decoding use"),
+        (Sampling(temperature=1e-39), "temperature=1e-39 must be above 0"),
         (Sampling(temperature=float("nan")), "temperature=nan"),
         (Sampling(top_k=-1), r"top_k=-1 must lie in 0..16"),
         (Sampling(top_k=17), r"top_k=17 must lie in 0..16"),

@@ -192,6 +192,9 @@ def test_a_metric_that_is_not_what_was_saved_ranks_nothing(tmp_path):
         with found:
             assert found.best_step() == 2
         path.write_text(right)
+    shutil.copytree(tmp_path / "4", tmp_path / "6.damaged")  # one that was moved aside is none to rank, nor to report
+    with Checkpointer(tmp_path, every=1, **best) as found:
+        assert found.best_step() == 2
 
 
 def test_the_run_goes_on_and_the_damaged_one_is_moved_aside_not_deleted(tmp_path):
@@ -222,9 +225,17 @@ def test_one_that_is_damaged_while_the_run_is_on_is_moved_aside_too(tmp_path):
 
 def test_a_step_older_than_the_newest_is_refused_not_skipped(tmp_path):
     save(tmp_path, 2, 4)
-    with pytest.raises(OSError, match="step 3 cannot be written .*step 4 is already saved: only the newest"):
+    with pytest.raises(ValueError, match="step 3 cannot be written .*step 4 is already saved, and only the newest"):
         save(tmp_path, 3)
     assert restored(tmp_path) == 4
+
+
+def test_an_array_without_elements_is_refused_by_name(tmp_path):
+    with (
+        Checkpointer(tmp_path, every=1) as checkpoints,
+        pytest.raises(ValueError, match="step 1 cannot be written: arrays without elements: state/empty"),
+    ):
+        checkpoints.save(1, {"state": {"empty": jnp.zeros((0, 3))}}, {"step": 1})
 
 
 def test_all_damaged_is_an_error_that_names_each(tmp_path):

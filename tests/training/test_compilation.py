@@ -79,11 +79,13 @@ def test_a_process_that_died_writing_leaves_nothing_torn(tmp_path, events):
     dead.wait()
     torn = own.with_name(own.name.replace(str(os.getpid()), str(dead.pid)))
     other = own.with_name(own.name.replace(str(os.getpid()), str(os.getppid())))
-    for folder in (torn, other):
+    another_host = own.with_name(own.name.replace(str(os.getpid()), f"1-{dead.pid}"))  # whose name is ours and "-1"
+    for folder in (torn, other, another_host):
         folder.mkdir()
         (folder / "jit_step-00ff-cache").write_bytes(b"half of it")
     start(tmp_path)
     assert not torn.exists() and other.exists(), "one is dead, the other writes this moment"
+    assert another_host.exists(), "whether that process is alive cannot be known here"
     assert entries(tmp_path)[0] == finished
 
 

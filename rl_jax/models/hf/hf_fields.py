@@ -230,4 +230,6 @@ def write_windows(config: TransformerConfig, style: str) -> dict[str, Any]:
     if style not in ("all", "all_if_used"):
         windows = config.windows or (0,) * config.num_layers
         fields["layer_types"] = ["sliding_attention" if w else "full_attention" for w in windows]
+    if style.startswith("every_"):
+        fields["sliding_window"] = window or 4096  # transformers makes the mask of a window even if no layer has one
     return fields

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rl_jax.core.packed_rows import hidden_of_one
 from rl_jax.core.types import Model, Params, TokenBatch
 from rl_jax.rollout.lm import cache_layouts
 from rl_jax.rollout.lm.engine import for_decoding, is_any, mark_seen, seen_tokens
@@ -353,8 +354,7 @@ class EnginePrograms:
 
     def init_store(self, rows: int, length: int, params: Params) -> Store:
         """An empty Store of `rows` prompts of `length` columns."""
-        blank = jax.ShapeDtypeStruct((1, 1), jnp.int32)
-        hidden = jax.eval_shape(self._model.apply, params, TokenBatch(blank, blank, blank))
+        hidden = hidden_of_one(self._model.apply, params)
 
         def make():
             return Store(self._model.init_cache(rows, length), jnp.zeros((rows, hidden.shape[-1]), hidden.dtype))

@@ -37,8 +37,10 @@ class Sampling(NamedTuple):
 
     def check(self, vocab_size: int) -> "Sampling":
         """Returns self. Raises ValueError, naming the field, if one is invalid."""
-        if not self.temperature > 0:
-            raise ValueError(f"temperature={self.temperature} must be above 0; for greedy decoding use top_k=1")
+        if not 1e-6 <= self.temperature <= 1e6:  # logits that are divided by less overflow
+            raise ValueError(
+                f"temperature={self.temperature} must be above 0, from 1e-6 to 1e6; for greedy decoding use top_k=1"
+            )
         if not 0 <= self.top_k <= vocab_size:
             raise ValueError(f"top_k={self.top_k} must lie in 0..{vocab_size} (0 keeps all)")
         if not 0 < self.top_p <= 1:
