@@ -240,6 +240,16 @@ def base(name: str) -> ConfigDict:
     )
 
 
+def set_minibatches(config: ConfigDict, minibatches: int) -> None:
+    """So many updates a batch of rollouts, and the schedule of the learning rate, which counts updates, as much longer.
+
+    With one update (and one epoch) every ratio is 1, so that no clip does anything.
+    """
+    config.train.minibatches = minibatches
+    config.train.optimizer.warmup_steps *= minibatches
+    config.train.optimizer.decay_steps *= minibatches
+
+
 def smoke(config: ConfigDict) -> ConfigDict:
     """The same program at the smallest size: a minute of compilation and a few steps, for CI."""
     config.sft.steps = min(config.sft.steps, 20)

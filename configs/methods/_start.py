@@ -24,15 +24,12 @@ def grpo(key: str, arg: str | None, *, minibatches: int = 4) -> ConfigDict:
     """
     config, words = task(arg)
     config.name = "_".join([key, config.name, *(words & {"smoke"})])
-    config.train.update(minibatches=minibatches)
+    common.set_minibatches(config, minibatches)
     config.algorithm.update(kl_coef=0.04, entropy_coef=0.0, mask_truncated=False)
     config.algorithm.advantage = dict(fn="group_relative", ddof=1, eps=1e-6)
     config.algorithm.surrogate = dict(fn="clipped_surrogate", clip_low=0.2, clip_high=0.2)
     config.algorithm.kl = dict(fn="k3")
     config.algorithm.aggregate = dict(fn="seq_mean_token_mean")
-    # The schedule counts updates.
-    config.train.optimizer.warmup_steps *= minibatches
-    config.train.optimizer.decay_steps *= minibatches
     return config
 
 

@@ -4,7 +4,8 @@
     l   = -A logp
 
 Departs from GRPO: the baseline lies below the group's mean, so good answers weigh more than bad ones and all are
-imitated a little; neither ratio nor clip, no std, a mean over all tokens, no KL. Number: Trinity-RFT's default.
+imitated a little; neither ratio nor clip, no std, a mean over all tokens, no KL. Number: Trinity-RFT's default. Where
+rewards are 1 or -1, .1 is half as much as here, where they are 1 or 0: --config.algorithm.advantage.shift=-0.05.
 
     python -m experiments.grpo --config=configs/methods/asymre.py
 """

@@ -4,7 +4,8 @@
     A = the smaller in size of (i-1)/i A_new + 1/i A_all  and  1/i A_new + (i-1)/i A_all   at a prompt's i-th visit
 
 Departs from GRPO: rarer tokens may move further (hi <= 10, dual clip 10); A_all is standardised with mean and std over
-all visits of the prompt; a sum of row means over the rows of an update, no KL. Equations: lime-RL/DCPO.
+all visits of the prompt; a sum of row means over the rows of an update, no KL. Equations: lime-RL/DCPO, whose newest
+README has a sum over all tokens in place of that of row means (--config.algorithm.aggregate.fn=token_sum).
 
     python -m experiments.grpo --config=configs/methods/dcpo.py
 """

@@ -5,7 +5,8 @@
 
 Departs from GRPO: the batch's mean and std; a row with an outlying reward moves nothing. The reward for
 a judgement that follows from its own reasoning is in configs/preferences/judged.py:reasoned. yfzhang114/r1_reward
-compares z with three std of the raw rewards: this is the paper's text.
+compares z with three std of the raw rewards, where this is the paper's text, and it has .001 k1 in the token rewards,
+whose sums to go it whitens over tokens (one answer a prompt), where this has GRPO's groups and k3 in the loss.
 
     python -m experiments.grpo --config=configs/methods/stable_reinforce.py
 """

@@ -53,6 +53,7 @@ def policy(word: str, runs: str, smoke: bool):
         config.algorithm.advantage = dict(fn="process_supervised")
     if word == "clip_delta":
         # eta and alpha are not given: half of the probabilities' range, and 0.2. Steps from here on sum to this one's.
+        # No baseline: the paper's PPO has a critic, as has `fine_grained`.
         transforms = (dict(fn="clip_steps", threshold=0.5), dict(fn="delta_steps"))
         config.judge.steps.transforms = transforms
         config.algorithm.advantage = dict(fn="reward_to_go")

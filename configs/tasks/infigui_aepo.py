@@ -3,7 +3,8 @@
     python -m experiments.grpo --config=configs/tasks/infigui_aepo.py
 
 The first right one of N points with rank k earns 1 / sqrt(N k), none at all -1 / N, points on a line -1; RLOO, groups
-of 8, clip-higher .4 and no KL as published. No screen is read: a button's place must be found by trying, and half of
+of 8, clip-higher .4 and no KL as published (its script makes one update a batch, as here,
+at which no clip does anything). No screen is read: a button's place must be found by trying, and half of
 the demonstrations look in the wrong corner. Arguments: `single` pays for one point, right or wrong. `smoke`: seconds.
 """
 

@@ -112,7 +112,8 @@ def only_token_mean(per_token: chex.Array, mask: chex.Array, *, batch_rows: chex
     """Sum over completions of their token means: c = 1 / n_i, `seq_mean_token_mean` times B' (DCPO's OTM).
 
     Source: arXiv 2509.02333. Its code takes the token mean of each micro-batch instead, which equals this up to a
-    constant only if a micro-batch is one row.
+    constant only if a micro-batch is one row; its newest README, and its code before 2025-12-20, the sum over all
+    tokens (`token_sum`).
 
     Args:
       per_token: float [B, T].

@@ -1,6 +1,7 @@
 """Every file of configs/methods: what it says, what it builds, that it learns; and the table made from all of them."""
 
 import functools
+import importlib
 import json
 import pathlib
 import re
@@ -89,6 +90,25 @@ def test_a_method_starts_from_any_task(key, arg):
         assert config.sample[name] == plain.sample[name], "batch sizes are the task's"
     rows = config.sample.prompts_per_step * config.sample.group_size
     assert rows % (config.train.minibatches * config.train.micro_batches) == 0
+
+
+@pytest.mark.parametrize(
+    "path, minibatches",
+    [
+        ("configs/preferences/judged.py:reasoned", 2),
+        ("configs/tasks/evol_rl.py", 8),
+        ("configs/agents_rows.py:iterresearch", 2),
+        ("configs/agents_worlds.py:maze,oprl", 2),
+    ],
+)
+def test_a_clip_that_a_paper_is_named_for_can_act(path, minibatches):
+    """With one update a batch every ratio is 1. The schedule counts updates, so it is as much longer."""
+    file, _, arg = path.partition(":")
+    module = importlib.import_module(file.removesuffix(".py").replace("/", "."))
+    config, smoke = (module.get_config(",".join(filter(None, (arg, more)))) for more in ("", "smoke"))
+    assert config.train.minibatches == smoke.train.minibatches == minibatches and config.train.epochs == 1
+    assert config.train.optimizer.warmup_steps >= 10 * minibatches
+    assert smoke.sample.prompts_per_step * smoke.sample.group_size % minibatches == 0
 
 
 @every_method

@@ -128,7 +128,7 @@ TABLE = [
     by_verl("importance_sampling", **FREE, clips=NEVER),
     by_verl("lite_ppo", parts.over_batch_std, mode=TOKEN_MEAN, note="std arXiv 2508.08221"),
     by_verl("grpo_loo_std", parts.loo_std, note="advantage NeMo-RL", **K3),
-    by_verl("maxrl", parts.maxrl, note="advantage arXiv 2602.02710"),
+    by_verl("maxrl", parts.maxrl, mode=TOKEN_MEAN, note="advantage arXiv 2602.02710"),
     by_verl(
         "bnpo",
         parts.beta_normalised,
