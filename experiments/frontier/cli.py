@@ -11,6 +11,7 @@ config has changed. The results are frontier.md and frontier.svg.
 import functools
 import hashlib
 import json
+import math
 import pathlib
 import sys
 import tempfile
@@ -122,9 +123,10 @@ def make_measure(setup: Setup, scorer: Rewards, reference: Params) -> Callable:
             ratio = rollout.raw_log_probs - score(reference, rollout.batch).log_probs
             kept = len(records) * settings.samples_per_prompt
             rollout, ratio = jax.tree.map(lambda x, n=kept: np.asarray(x)[:n], (rollout, ratio))
-            rewards.append(judge(setup, scorer, rollout, records).result.rewards)
+            judged = judge(setup, scorer, rollout, records)
+            rewards.append(judged.result.rewards)
             ratios.append(ratio)
-            masks.append(rollout.completion_mask)
+            masks.append(judged.rollout.completion_mask)  # ends at stop strings, as the text that was scored
         rewards, mask = np.concatenate(rewards), np.concatenate(masks)
         samples = settings.samples_per_prompt
         return {
@@ -321,8 +323,11 @@ class Results:
             f"{settings.samples_per_prompt} samples. The reference: {base['reward']:.3f} ± {base['reward_se']:.3f}. "
             f"Measured in {minutes:.1f} minutes.\n\n{curves.table(points, self._config.frontier.budgets)}"
         )
+        if lost := [f"{p['method']} ({p['setting']}, step {p['step']})" for p in points if not curves.is_finite(p)]:
+            text += f"\nLeft out, as their reward or KL is not finite: {', '.join(lost)}.\n"
         write_atomically(self._workdir / "frontier.md", text.encode())
-        picture = curves.picture(points, title=self._config.frontier.title, baseline=base["reward"])
+        baseline = base["reward"] if math.isfinite(base["reward"]) else None
+        picture = curves.picture(points, title=self._config.frontier.title, baseline=baseline)
         write_atomically(self._workdir / "frontier.svg", picture.encode())
 
 
@@ -355,7 +360,8 @@ def run_arms(setup: Setup, scorer: Rewards, reference: Params, results: Results,
         arm, settings = config.arms[name], arm_config(config, name)
         of_arm = setup._replace(config=settings)
         if arm.program in ONLINE:
-            folder = workdir / "arms" / f"{name}-{digest(settings.to_dict())}"
+            # A run that started from another reference is another run.
+            folder = workdir / "arms" / f"{name}-{digest([shared[0], settings.to_dict()])}"
             made_of = functools.partial(train_online, of_arm, arm.program, folder, measure, config.frontier.points)
         else:
             made_of = functools.partial(train_offline, of_arm, candidates, reference, measure, config.frontier.points)

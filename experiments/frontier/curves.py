@@ -69,9 +69,15 @@ def methods_of(points: Sequence[Point]) -> list[str]:
     return list(dict.fromkeys(point["method"] for point in points))
 
 
+def is_finite(point: Point) -> bool:
+    """Whether a point has a place: a diverged policy may have a reward or a KL that is nan or infinite."""
+    return math.isfinite(point["reward"]) and math.isfinite(point["kl"])
+
+
 def best_within(points: Sequence[Point], method: str, budget: float) -> Point | None:
-    """The method's point of highest reward with a KL of at most `budget` nats; None if there is none."""
-    inside = [point for point in points if point["method"] == method and point["kl"] <= budget]
+    """The method's finite point of highest reward with a KL of at most `budget` nats; None if there is none."""
+    mine = [point for point in points if point["method"] == method and is_finite(point)]
+    inside = [point for point in mine if point["kl"] <= budget]
     return max(inside, key=lambda point: point["reward"], default=None)
 
 
@@ -95,8 +101,8 @@ def table(points: Sequence[Point], budgets: Sequence[float]) -> str:
         result = [best_within(points, method, budget) for budget in budgets]
         cells = ["-" if p is None else f"{p['reward']:.3f} ± {p['reward_se']:.3f}" for p in result]
         best = best_within(points, method, math.inf)
-        where = f"{best['reward']:.3f} at {best['kl']:.2f} nats ({best['setting']}, step {best['step']})"
-        lines.append(f"| {method} | " + " | ".join(cells) + f" | {where} |")
+        where = best and f"{best['reward']:.3f} at {best['kl']:.2f} nats ({best['setting']}, step {best['step']})"
+        lines.append(f"| {method} | " + " | ".join(cells) + f" | {where or '-'} |")
     return "\n".join(lines) + "\n"
 
 
@@ -118,13 +124,14 @@ def picture(points: Sequence[Point], *, title: str, baseline: float | None = Non
     The x axis is sqrt(KL), in which the reward of an optimal policy starts as a straight line.
 
     Args:
-      points: of all methods.
+      points: of all methods. Those that are not finite are left out.
       title: of the picture.
       baseline: the reference's reward, drawn as a line.
     """
+    points = [point for point in points if is_finite(point)]
     methods = methods_of(points)
-    top_kl = max(max(point["kl"] for point in points), 1e-6) * 1.04
-    rewards = [point["reward"] for point in points] + ([] if baseline is None else [baseline])
+    top_kl = max([point["kl"] for point in points] + [1e-6]) * 1.04
+    rewards = [point["reward"] for point in points] + ([] if baseline is None else [baseline]) or [0.0]
     y_ticks = nice_ticks(min(rewards), max(max(rewards), min(rewards) + 0.01), 6)
 
     def x(kl):

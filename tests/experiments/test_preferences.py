@@ -3,13 +3,17 @@
 import json
 import re
 import xml.etree.ElementTree as ElementTree
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from ml_collections import ConfigDict
 
 from configs.preferences import frontier as frontier_config
 from experiments.frontier import cli, curves
 from experiments.parts import trackers
+from experiments.parts.setup import Setup
+from rl_jax.core.types import Rollout
 
 
 def point(method, kl, reward, setting="beta 0.1", step=10):
@@ -123,6 +127,67 @@ def test_the_picture_puts_points_where_they_belong():
 
 def test_one_point_at_no_kl_draws():
     ElementTree.fromstring(curves.picture([point("A", 0.0, 0.5)], title="t"))
+
+
+@pytest.mark.parametrize("lost", [dict(kl=np.nan), dict(reward=np.nan), dict(kl=np.inf)], ids=str)
+def test_a_point_that_is_not_finite_is_left_out(lost, tmp_path):
+    config = frontier_config.get_config("smoke")
+    results = cli.Results(config, tmp_path)
+    results.add("reference", "k0", [point("reference", 0.0, 0.5)], 1.0)
+    first, second, *_ = config.frontier.arms
+    results.add(first, "k1", [point("DPO", 1.0, 0.6), point("DPO", 2.0, 0.9, step=20) | lost], 1.0)
+    results.add(second, "k2", [point("GRPO", 1.0, 0.7) | lost], 1.0)
+    text = (tmp_path / "frontier.md").read_text()
+    assert "| 0.600 at 1.00 nats (beta 0.1, step 10) |" in text and "| GRPO | - | - |" in text
+    assert "Left out, as their reward or KL is not finite: DPO (beta 0.1, step 20), GRPO (beta 0.1, step 10)." in text
+    svg = (tmp_path / "frontier.svg").read_text()
+    assert "GRPO" not in svg and "nan" not in svg and "inf" not in svg
+    assert ElementTree.fromstring(curves.picture([point("A", 1.0, 0.5) | lost], title="t")).tag.endswith("svg")
+
+
+def test_kl_and_length_end_where_the_scored_text_does(monkeypatch):
+    """At a stop string: judge cuts the rows there, and what follows is no part of what is measured."""
+    eval_fields = dict(samples_per_prompt=1, batch_size=2, num_prompts=2)
+    config = ConfigDict(dict(seed=0, eval=eval_fields, rollout=dict(completion_length=3), score=dict(chunk=1)))
+    ends = np.array([[True, False, False], [True, True, False]])
+
+    def judged(setup, scorer, rollout, records):
+        result = SimpleNamespace(rewards=np.array([0.0, 1.0]))
+        return SimpleNamespace(result=result, rollout=rollout._replace(completion_mask=ends))
+
+    log_probs = np.array([[0.5, 9.0, 9.0], [0.25, 0.25, 9.0]])
+    rollout = Rollout(*[None] * len(Rollout._fields))
+    rollout = rollout._replace(raw_log_probs=log_probs, completion_mask=np.ones((2, 3), bool))
+    scores = SimpleNamespace(log_probs=np.zeros((2, 3)))
+    task = SimpleNamespace(data_source=lambda split: None)
+    monkeypatch.setattr(cli, "lockstep_sampler", lambda setup, size: lambda *arguments: rollout)
+    monkeypatch.setattr(cli, "make_score", lambda *arguments, **options: None)
+    monkeypatch.setattr(cli, "jit_score", lambda *arguments: lambda params, batch: scores)
+    monkeypatch.setattr(cli, "encode_prompts", lambda setup, records: (None, None))
+    monkeypatch.setattr(cli.pipeline, "eval_batches", lambda *arguments: [[{}, {}]])
+    monkeypatch.setattr(cli, "judge", judged)
+    found = cli.make_measure(SimpleNamespace(config=config, task=task, model=None), None, None)(None)
+    assert found["length"] == 1.5 and found["kl"] == pytest.approx(0.5)
+
+
+def test_an_online_arm_of_another_reference_is_another_run(monkeypatch, tmp_path):
+    """Its folder depends on the reference: a finished run that started from an older one is not measured for it."""
+    config, folders = frontier_config.get_config("smoke"), []
+    with config.unlocked():
+        config.frontier.arms = ("GRPO_KL_0p1",)
+
+    def train(setup, program, folder, measure, points, stop):
+        folders.append(folder)
+        return [point("GRPO", 1.0, 0.7)]
+
+    monkeypatch.setattr(cli, "train_online", train)
+    monkeypatch.setattr(cli, "make_measure", lambda *arguments: lambda params: dict(reward=0.5, reward_se=0.1, kl=0.0))
+    monkeypatch.setattr(cli, "best_of_points", lambda *arguments: [point("best of n", 0.1, 0.6)])
+    setup = Setup(*[None] * len(Setup._fields))._replace(config=config)
+    for number in (0.0, 0.0, 1.0):
+        (tmp_path / "frontier.json").unlink(missing_ok=True)
+        cli.run_arms(setup, None, {"w": np.full(2, number)}, cli.Results(config, tmp_path), tmp_path)
+    assert folders[0] == folders[1] != folders[2]
 
 
 @pytest.mark.parametrize("name", frontier_config.arms())
