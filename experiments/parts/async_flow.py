@@ -30,7 +30,7 @@ from experiments.parts.setup import Setup
 from rl_jax.core.types import Params
 from rl_jax.experience import admission
 from rl_jax.experience.admission import Counters, Rule
-from rl_jax.runs.logging import read_jsonl, write_atomically
+from rl_jax.runs.logging import cut_back, read_jsonl
 
 LOG = "schedule.jsonl"
 PAUSE_S = 0.001  # between two looks at a train step, if there is nothing to sample
@@ -96,6 +96,7 @@ class Flow:
         self._free = settings.schedule == "free" and replay is None
         self._pool = concurrent.futures.ThreadPoolExecutor(1) if self._free else None
         self._event: dict[str, Any] = {}
+        self._logs = False  # whether this process has added to schedule.jsonl
         self._dropped: list[int] = []
         self._train_s = 0.0
 
@@ -287,6 +288,9 @@ class Flow:
 
     def _log(self) -> None:
         """Adds the step's decisions to schedule.jsonl."""
+        if not self._logs:  # an attempt that died before its first checkpoint may have logged this step
+            cut_back(self._path, self.counters.version)
+            self._logs = True
         row = self._event | {"end": self.ticks, "admitted": self.counters.admitted, "dropped": self.counters.dropped}
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
@@ -305,9 +309,7 @@ class Flow:
             raise ValueError("this run was begun as two processes: go on with --role=trainer and --role=sampler")
         self.counters, self.ticks = Counters(*state["counters"]), state["ticks"]
         self._groups.set_state(state["groups"])
-        if self._path.exists():
-            kept = [row for row in read_jsonl(self._path) if row["step"] <= self.counters.version]
-            write_atomically(self._path, "".join(json.dumps(row) + "\n" for row in kept).encode())
+        cut_back(self._path, self.counters.version)
 
 
 def read_schedule(folder: pathlib.Path) -> dict[int, dict]:

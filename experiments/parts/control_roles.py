@@ -31,6 +31,7 @@ from rl_jax.rollout.actors.sampler import Schedule, Segment, make_segment
 from rl_jax.rollout.envs.steps import Transitions
 from rl_jax.runs import disk
 from rl_jax.runs.logging import write_atomically
+from rl_jax.runs.run_record import stored_config
 from rl_jax.training.checkpoint import StopSignal
 
 KEY = b"rl_jax.control"  # of a table's metadata: where the environments are after it, and the config
@@ -66,7 +67,7 @@ def check_roles(config) -> None:
 def check_replay(config, folder: pathlib.Path) -> None:
     """Raises ValueError if the run in `folder` had another config than the one that repeats it."""
     path = folder / "config.json"
-    theirs = shared(ConfigDict(json.loads(path.read_text()))) if path.exists() else {}
+    theirs = shared(ConfigDict(stored_config(path))) if path.exists() else {}
     if differ := differences(shared(config), theirs):
         raise ValueError(f"--replay={folder}: that run had another config ({differ}): give the same")
 

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, NoReturn
 
 import rl_jax
+from rl_jax.runs import run_record
 
 STATUS = 2
 MEANT = (ValueError, OSError, ImportError, RuntimeError)
@@ -35,8 +36,9 @@ class Refusal(SystemExit):
 
 
 def refuse(name: str, text: str) -> NoReturn:
-    """Ends the program `name` with a message and exit status 2."""
+    """Ends the program `name` with a message and exit status 2; the record of a run that it began says why."""
     print(f"{name}: {text}", file=sys.stderr, flush=True)
+    run_record.fail(text)
     raise Refusal(f"{name}: {text}") from None
 
 

@@ -348,7 +348,7 @@ def _other_program(run: pathlib.Path) -> str:
 def _other_fields(config: ConfigDict, run: pathlib.Path) -> str:
     """The fields of the model and the task that differ from a run's config.json, in words; "" if none can be told."""
     try:
-        theirs = run_record.read_json(run / "config.json")
+        theirs = run_record.stored_config(run / "config.json")
     except (OSError, ValueError):
         return ""
     ours = json.loads(json.dumps(config.to_dict(), default=str))  # tuples are lists, as in theirs

@@ -163,7 +163,7 @@ def _end_of(
     mark, records, policy = workdir / f"stage_{stage}.json", workdir / RECORDS, workdir / "policy"
     if mark.exists():
         return json.loads(mark.read_text())
-    cut_back(workdir, sys.maxsize)  # half a line of a run that was killed
+    cut_back(records, sys.maxsize)  # half a line of a run that was killed
     close = None
     if stage:
         front.ask, close = serve(workdir / f"adapter_{stage}")

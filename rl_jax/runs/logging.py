@@ -8,10 +8,14 @@ Nothing here imports jax.
 """
 
 import contextlib
+import copy
+import functools
 import json
 import math
 import numbers
+import operator
 import os
+import re
 import time
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,7 +32,9 @@ METRICS_FILE = "metrics.jsonl"
 TIMING_FILE = "timing.jsonl"
 SAMPLES_FILE = "samples.jsonl"
 GROUP_VIEW_FILE = "group_view.jsonl"
+LOG_FILES = (METRICS_FILE, TIMING_FILE, SAMPLES_FILE, GROUP_VIEW_FILE)
 PARQUET_FILES = ("metrics.parquet", "samples.parquet")
+_PART = re.compile(r"\[(\d+)\]|([^.\[\]]+)")  # of a name in "nonfinite": "norm.g[1]"
 
 
 def encode_row(row: Mapping[str, Any]) -> str:
@@ -51,6 +57,28 @@ def encode_row(row: Mapping[str, Any]) -> str:
     return json.dumps(cleaned, sort_keys=True, allow_nan=False)
 
 
+def decode_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The row that `encode_row` wrote: numbers that are not finite are back in their places, "nonfinite" is gone.
+
+    Args:
+      row: as read from JSON; it is not changed.
+
+    Raises:
+      ValueError: if "nonfinite" names a place that the row does not have.
+    """
+    result = copy.deepcopy({name: value for name, value in row.items() if name != "nonfinite"})
+    for where, text in row.get("nonfinite", {}).items():
+        *path, last = [int(index) if index else name for index, name in _PART.findall(where)]
+        try:
+            place = functools.reduce(operator.getitem, path, result)
+            if place[last] is not None:
+                raise ValueError(f"{place[last]!r} is there")
+            place[last] = float(text)
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            raise ValueError(f"nonfinite: {where!r} is {text!r}, but the row has no such number") from error
+    return result
+
+
 def read_jsonl(path: str | os.PathLike) -> list[dict[str, Any]]:
     """The rows of a JSON-lines file, in order. A last line without a newline (from a killed writer) is left out.
 
@@ -61,15 +89,16 @@ def read_jsonl(path: str | os.PathLike) -> list[dict[str, Any]]:
     return [row for row, _ in _parse_lines(Path(path))]
 
 
-def cut_back(workdir: str | os.PathLike, step: int) -> None:
-    """Removes rows with a "step" greater than `step` from every *.jsonl file of `workdir`, each file atomically.
+def cut_back(path: str | os.PathLike, step: int) -> None:
+    """Removes rows with a "step" greater than `step` from a JSON-lines file, atomically.
 
-    A half-written last line is removed, too. Rows without a step stay.
+    A half-written last line is removed, too. Rows without a step stay. Nothing happens if there is no file.
 
     Raises:
       ValueError: if a line other than the last is damaged; names file and line.
     """
-    for path in sorted(Path(workdir).glob("*.jsonl")):
+    path = Path(path)
+    if path.exists():
         kept = b"".join(line for row, line in _parse_lines(path) if row.get("step", step) <= step)
         if path.stat().st_size != len(kept):
             write_atomically(path, kept)
@@ -116,7 +145,9 @@ class RunLogger:
         print_completions: int = 0,
         wandb: Mapping[str, Any] | None = None,
     ):
-        """Opens the run directory and cuts it back to resume_step.
+        """Opens the run directory and cuts its files back to resume_step.
+
+        Only files that the logger writes are cut: its own at once, NAME.jsonl of `rows` before the first row.
 
         Args:
           workdir: created if missing.
@@ -130,10 +161,11 @@ class RunLogger:
           wandb: keywords of wandb_board.WandbBoard; None does without.
         """
         self._workdir = Path(workdir)
-        self._last_step = -1 if resume_step is None else resume_step
+        self._last_step = self._resumed = -1 if resume_step is None else resume_step
         with disk.named(self._workdir):
             self._workdir.mkdir(parents=True, exist_ok=True)
-            cut_back(self._workdir, self._last_step)
+            for name in LOG_FILES:
+                cut_back(self._workdir / name, self._last_step)
             for name in PARQUET_FILES:  # outdated copies; close() makes new ones
                 (self._workdir / name).unlink(missing_ok=True)
         self._closed = False
@@ -217,7 +249,10 @@ class RunLogger:
         self._append(GROUP_VIEW_FILE, [{**row, "step": step}])
 
     def rows(self, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Appends a program's own rows to NAME.jsonl; those with a "step" are cut back when a run resumes."""
+        """Appends a program's own rows to NAME.jsonl.
+
+        When a resumed run first does so, the rows of later steps that are there are removed.
+        """
         self._append(f"{name}.jsonl", list(rows))
 
     def message(self, text: str) -> None:
@@ -249,6 +284,8 @@ class RunLogger:
         lines = "".join(encode_row(row) + "\n" for row in rows)
         with disk.named(self._workdir / name):
             if name not in self._files:
+                if name not in LOG_FILES:  # a program's own: until now it might have been somebody else's
+                    cut_back(self._workdir / name, self._resumed)
                 self._files[name] = open(self._workdir / name, "ab")  # noqa: SIM115  closed by close()
             self._files[name].write(lines.encode())
             self._files[name].flush()

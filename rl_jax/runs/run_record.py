@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from rl_jax.data.plain_files import check_regular
-from rl_jax.runs.logging import encode_row, write_atomically
+from rl_jax.runs.logging import decode_row, encode_row, write_atomically
 
 COMPLETE, RUNNING, FAILED, PREEMPTED, INTERRUPTED = "complete", "running", "failed", "preempted", "interrupted"
 PATCH_BYTES = 1_000_000  # of uncommitted changes to keep
@@ -81,7 +81,7 @@ def write_run_record(
         write_atomically(workdir / git["git_patch"], patch)
     place = {"host": platform.node(), "pid": os.getpid(), "process_started": _process_start(os.getpid())}
     attempt = {"started": now, **place, "state": RUNNING, **{name: git[name] for name in ("git_commit", "git_patch")}}
-    attempt |= {"config": changes} if changes else {}
+    attempt |= {"config": json.loads(encode_row(changes))} if changes else {}
     record = {
         "command": command if isinstance(command, str) else list(command),
         **git,
@@ -104,7 +104,7 @@ def write_run_record(
 def _keep_config(workdir: Path, config: Mapping[str, Any], anew: bool) -> dict[str, Any]:
     """Writes config.json if there is none yet. Returns the fields, by dotted name, that differ from the one there."""
     path = workdir / "config.json"
-    changes = config_changes(read_json(path), config) if path.exists() else {}
+    changes = config_changes(stored_config(path), config) if path.exists() else {}
     if changes and anew:
         number = 1
         while (workdir / f"config_{number}.json").exists():
@@ -123,9 +123,14 @@ def config_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, 
       old: of a config.json.
       new: a config, nested dicts of plain values.
     """
-    old, new = flatten(old), flatten(json.loads(encode_row(new)))
-    names = [name for name in old | new if old.get(name, ABSENT) != new.get(name, ABSENT)]
-    return {name: (old.get(name, ABSENT), new.get(name, ABSENT)) for name in names}
+    old, new = flatten(decode_row(old)), flatten(decode_row(json.loads(encode_row(new))))
+    pairs = {name: (old.get(name, ABSENT), new.get(name, ABSENT)) for name in old | new}
+    return {name: pair for name, pair in pairs.items() if not _is_same(*pair)}
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Whether two values of a config are equal; nan is equal to itself."""
+    return one == other or encode_row({"": one}) == encode_row({"": other})
 
 
 def note(name: str, value: str) -> None:
@@ -193,11 +198,14 @@ def last_config(workdir: str | os.PathLike) -> dict[str, Any]:
       ValueError: if config.json or run.json holds no object; names the file.
     """
     workdir = Path(workdir)
-    config = read_json(workdir / "config.json")
+    config = stored_config(workdir / "config.json")
     attempts = read_json(workdir / "run.json").get("attempts") if (workdir / "run.json").exists() else None
     last = attempts[-1] if isinstance(attempts, list) and attempts else {}
     changes = last.get("config") if isinstance(last, Mapping) else None
-    for name, value in changes.items() if isinstance(changes, Mapping) else ():
+    changes = dict(changes) if isinstance(changes, Mapping) else {}
+    lost = changes.pop("nonfinite", {})
+    for name, value in changes.items():
+        value = float(lost[name]) if name in lost else value
         *groups, field = name.split(".")
         place = config
         for group in groups:
@@ -207,6 +215,19 @@ def last_config(workdir: str | os.PathLike) -> dict[str, Any]:
         else:
             place[field] = value
     return config
+
+
+def stored_config(path: str | os.PathLike) -> dict[str, Any]:
+    """The content of a run's config.json, as its first start wrote it; inf and nan are numbers again.
+
+    Raises:
+      FileNotFoundError: if there is no file.
+      ValueError: if it is damaged; names the file.
+    """
+    try:
+        return decode_row(read_json(path))
+    except ValueError as error:
+        raise error if str(path) in str(error) else ValueError(f"{path}: {error}") from error
 
 
 def read_json(path: str | os.PathLike) -> dict[str, Any]:
@@ -231,6 +252,25 @@ def read_json(path: str | os.PathLike) -> dict[str, Any]:
 def _close_attempts() -> None:
     """Records how the attempts of this process ended. The interpreter keeps the error that it ends with."""
     error = getattr(sys, "last_value", None)
+    if error is None or isinstance(error, KeyboardInterrupt):
+        _end_attempts(PREEMPTED)
+    else:
+        _end_attempts(FAILED, "".join(traceback.format_exception(error)))
+
+
+def fail(text: str) -> None:
+    """Records that this process's open attempts have failed, before an end that is no error to the interpreter.
+
+    Such as SystemExit with a status, of which the interpreter keeps nothing.
+
+    Args:
+      text: the error.
+    """
+    _end_attempts(FAILED, text)
+
+
+def _end_attempts(state: str, error: str = "") -> None:
+    """Records the end of this process's open attempts: "complete" for finished runs, `state` and `error` for others."""
     for workdir, pid in _open_attempts.items():
         if pid != os.getpid():  # a forked child of the run
             continue
@@ -239,14 +279,9 @@ def _close_attempts() -> None:
             attempt = record["attempts"][-1]
             if (attempt["pid"], attempt["state"]) != (pid, RUNNING):
                 continue
-            attempt["ended"] = _now()
-            if is_complete(workdir):
-                attempt["state"] = COMPLETE
-            elif error is None or isinstance(error, KeyboardInterrupt):
-                attempt["state"] = PREEMPTED
-            else:
-                attempt["state"] = FAILED
-                attempt["error"] = "".join(traceback.format_exception(error))[-MAX_ERROR:]
+            attempt |= {"ended": _now(), "state": COMPLETE if is_complete(workdir) else state}
+            if error and attempt["state"] == state:
+                attempt["error"] = error[-MAX_ERROR:]
             _write(workdir / "run.json", record)
         except (OSError, ValueError, LookupError, TypeError):  # the folder was removed or damaged in the meantime
             continue

@@ -13,6 +13,7 @@ from experiments.parts import async_flow, async_groups, policy
 from experiments.parts.setup import make_setup
 from rl_jax.experience.admission import Counters
 from rl_jax.rollout.lm.requests import as_rollout
+from rl_jax.runs.logging import read_jsonl
 from rl_jax.training.scoring import make_score
 from tests.experiments import small
 from tests.experiments.shared_programs import share_programs, sharing  # noqa: F401  fixtures
@@ -88,7 +89,7 @@ class Timed(async_flow.Flow):
         self._groups, self.counters, self.ticks = types.SimpleNamespace(idle=True), Counters(), 0
         self._pool = concurrent.futures.ThreadPoolExecutor(1) if free else None
         self.now, self._begun, self._sampled = 0.0, threading.Event(), threading.Event()
-        self._train_s = 0.0
+        self._train_s, self._logs = 0.0, False
 
     def train(self, seconds):
         """Trains for `seconds`; beside the sampling, if the schedule is free, which begins after it and ends before."""
@@ -124,6 +125,17 @@ def test_seconds_in_updates_are_not_those_of_the_sampling_beside_them(tmp_path, 
     assert flow.timings(None, None, learn) == {"train_s": train_s, "beside_s": beside_s, "step_s": 15.0}
     if flow._pool is not None:
         flow._pool.shutdown()
+
+
+def test_a_step_is_in_the_schedule_once(tmp_path):
+    """An attempt that died before its first checkpoint has logged steps that the next one, from nothing, logs again."""
+    path = tmp_path / async_flow.LOG
+    path.write_text('{"step": 1, "beside": 9}\n{"step": 2, "beside": 9}\n{"step": 3, "besi')
+    flow = Timed(tmp_path, free=False)
+    for step in (1, 2):
+        flow.counters, flow.ticks, flow._event = Counters(version=step - 1), 0, {"step": step}
+        flow.beside(flow.train, 0.0)
+    assert [(row["step"], row["beside"]) for row in read_jsonl(path)] == [(1, 2), (2, 2)]
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """experiments.parts.stored: a config of before some fields existed is read as what its run did."""
 
 import json
+import math
 
 from ml_collections import ConfigDict
 
@@ -28,6 +29,14 @@ def test_an_older_run_is_read_with_todays_fields(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(older))
     assert stored.read_config(tmp_path).to_dict() == config.to_dict(), "the values are those of the defaults"
     assert base.setup_of(tmp_path, "").config.rollout.long_prompts == "stop"
+
+
+def test_a_config_with_a_number_that_is_not_finite_is_read(tmp_path):
+    config = small_config(tmp_path)
+    config.train.max_grad_norm = math.inf
+    record_run(config, tmp_path, "grpo", ())
+    found = stored.read_config(tmp_path)
+    assert found.train.max_grad_norm == math.inf and "nonfinite" not in found
 
 
 def test_what_is_there_stays_and_groups_that_are_not_do_not_come():

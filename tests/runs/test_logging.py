@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -70,10 +71,26 @@ def test_nothing_logged_is_lost_to_kill_9(tmp_path):
 
 
 def test_cut_back_keeps_rows_up_to_the_step_and_rows_without_one(tmp_path):
-    (tmp_path / "own.jsonl").write_text('{"note": 1}\n{"step": 3}\n{"step": 4}\n')
-    logging.cut_back(tmp_path, 3)
-    assert (tmp_path / "own.jsonl").read_text() == '{"note": 1}\n{"step": 3}\n'
+    path = tmp_path / "own.jsonl"
+    path.write_text('{"note": 1}\n{"step": 3}\n{"step": 4}\n')
+    logging.cut_back(path, 3)
+    assert path.read_text() == '{"note": 1}\n{"step": 3}\n'
+    logging.cut_back(tmp_path / "none.jsonl", 3)
     assert [path.name for path in tmp_path.iterdir()] == ["own.jsonl"]
+
+
+def test_only_files_that_the_logger_writes_are_cut_back(tmp_path):
+    """A user's data may be in the workdir, and have a field "step" of its own; a program's rows are its own."""
+    mine = '{"prompt": "a", "step": 3}\nno JSON'
+    (tmp_path / "pairs.jsonl").write_text(mine)
+    for steps, resume_step in ((range(4), None), (range(2, 4), 1)):
+        with logging.RunLogger(tmp_path, total_steps=4, resume_step=resume_step, **QUIET) as logger:
+            for step in steps:
+                logger.log(step, {"loss": 1.0})
+                logger.rows("episodes", [{"step": step}, {"step": step}])
+    assert (tmp_path / "pairs.jsonl").read_text() == mine
+    assert [row["step"] for row in logging.read_jsonl(tmp_path / "episodes.jsonl")] == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert [row["step"] for row in logging.read_jsonl(tmp_path / logging.METRICS_FILE)] == [0, 1, 2, 3]
 
 
 def test_floats_come_back_exactly():
@@ -98,6 +115,15 @@ def test_a_number_that_is_not_finite_is_null_and_named():
     }
 
 
+def test_a_row_comes_back_with_what_is_not_finite():
+    row = {"a": math.inf, "b": {"c": [1.0, [-math.inf, {"d": math.inf}]]}, "e": None}
+    assert logging.decode_row(json.loads(logging.encode_row(row))) == row
+    assert math.isnan(logging.decode_row({"a": None, "nonfinite": {"a": "nan"}})["a"])
+    for where, text in (("b.c[1]", "inf"), ("a.b", "inf"), ("a", "x")):
+        with pytest.raises(ValueError, match=re.escape(f"{where!r} is {text!r}, but the row has no such number")):
+            logging.decode_row({"a": None, "b": {"c": [None]}, "nonfinite": {where: text}})
+
+
 def test_bad_input_is_named(tmp_path):
     with pytest.raises(ValueError, match=r"field 'a\.b' holds a function"):
         logging.encode_row({"a": {"b": len}} | {"a": {"b": lambda: 0}})
@@ -119,7 +145,7 @@ def test_a_damaged_line_is_named_with_its_file(tmp_path, line, complaint):
     with pytest.raises(ValueError, match=rf"metrics\.jsonl:2: {complaint}"):
         logging.read_jsonl(path)
     with pytest.raises(ValueError, match=r"metrics\.jsonl:2"):
-        logging.cut_back(tmp_path, 1)
+        logging.cut_back(path, 1)
 
 
 def test_a_line_separator_inside_a_string_does_not_split_the_row(tmp_path):

@@ -1,6 +1,7 @@
 """How a run ended is written down, or found out; the code that it ran is kept."""
 
 import json
+import math
 import os
 import platform
 import signal
@@ -135,3 +136,35 @@ def test_the_last_config_has_the_changes_of_the_last_attempt(tmp_path):
     run_record.write_run_record(tmp_path, config={"train": {"steps": 3, "lr": 0.1}, "new": {"a": 1}}, **options)
     assert run_record.last_config(tmp_path) == {"train": {"steps": 3, "lr": 0.1}, "new": {"a": 1}}
     assert run_record.read_json(tmp_path / "config.json")["train"]["steps"] == 1
+
+
+def test_a_config_comes_back_with_what_is_not_finite(tmp_path, monkeypatch):
+    """JSON has no inf and no nan: the record names them in a group of its own, which is no part of the config."""
+    monkeypatch.setattr(run_record, "_open_attempts", {})  # without those of other tests
+    config = {"train": {"max_grad_norm": math.inf, "lr": 0.1}, "bounds": (0.0, -math.inf), "gate": math.nan}
+    run_record.write_run_record(tmp_path, config=config, **RECORD)
+    found = run_record.last_config(tmp_path)
+    groups = {"gate": math.nan, "train": {"lr": 0.1, "max_grad_norm": math.inf}}
+    assert repr(found) == repr({"bounds": [0.0, -math.inf], **groups})
+    assert run_record.config_changes(found, config) == {}
+    assert run_record.config_changes(read_json(tmp_path / "config.json"), config) == {}
+    later = config | {"train": {"max_grad_norm": 1.0, "lr": math.inf}}
+    assert run_record.config_changes(found, later) == {
+        "train.max_grad_norm": (math.inf, 1.0), "train.lr": (0.1, math.inf)
+    }  # fmt: skip
+    run_record.write_run_record(tmp_path, config=later, **RECORD)
+    run_record.note("waits_for", "x")  # which writes the record again
+    assert run_record.last_config(tmp_path)["train"] == {"max_grad_norm": 1.0, "lr": math.inf}
+    (tmp_path / "config.json").write_text('{"nonfinite": {"a": "inf"}}')
+    with pytest.raises(ValueError, match=r"config\.json: nonfinite: 'a' is 'inf', but the row has no such number"):
+        run_record.last_config(tmp_path)
+
+
+def test_a_refusal_after_the_start_is_a_failure(tmp_path):
+    """SystemExit leaves nothing for the end of the process to record."""
+    body = "from experiments.parts import refusals\nrefusals.refuse('grpo', 'no room')"
+    done = run(tmp_path, body)
+    assert done.returncode == 2 and done.stderr == "grpo: no room\n"
+    assert run_state(tmp_path) == ("failed", "no room") and "ended" in last_attempt(tmp_path)
+    run(tmp_path, "(workdir / 'final.json').write_text('{}')\n" + body)
+    assert run_state(tmp_path) == ("complete", "") and "error" not in last_attempt(tmp_path)
