@@ -10,7 +10,8 @@ their product (see configs/sweeps.py). Further --config.x=y apply to every point
 sweep in one program.
 
 Complete points are skipped, interrupted ones resume, and failed ones are started again up to --retries times: the same
-command continues a sweep after any interruption, kill -9 included.
+command continues a sweep after any interruption, kill -9 included. Points of other settings, as of before the config
+file was edited, are refused.
 
 --print prints a command for each point that is not complete. --submit hands these points to slurm (submitit), to the
 machines of --hosts (by ssh; they share this folder) or to ray.
@@ -24,6 +25,7 @@ from collections.abc import Sequence
 
 from experiments.parts import check_config
 from experiments.sweep import display, fold, folder, launchers, points, runner
+from experiments.sweep.finished import check_finished
 from rl_jax.runs.run_record import is_complete
 
 
@@ -157,6 +159,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.list:
             print(listing(sweep, chosen))
             return 0
+        check_finished(sweep, chosen)
         if options.table:
             print(folder.markdown(folder.table(sweep, options.metric)), end="")
             return 0

@@ -13,6 +13,7 @@ import shutil
 from collections.abc import Sequence
 from typing import Any
 
+from experiments.sweep.finished import check_run
 from experiments.sweep.folder import write_json
 from experiments.sweep.points import Point, load_config, set_fields
 from experiments.sweep.runner import Task
@@ -87,6 +88,7 @@ def _task(folder: pathlib.Path, points: Sequence[Point], extra: Sequence[str]) -
     workdir.mkdir(parents=True, exist_ok=True)
     write_json(workdir / "fold.json", {"points": [point.name for point in points]})
     one = points[0]._replace(overrides=overrides)
+    check_run(workdir, one)
     command = one.command(workdir, extra)
     return Task(name, workdir, command, [p.name for p in points], lambda: unfold(folder, workdir, points))
 

@@ -139,14 +139,21 @@ class Runner:
         self._signal = number
 
     def _sort(self, task: Task) -> None:
-        """Sorts a task at the start: complete, failed for good, still running, or waiting."""
+        """Sorts a task at the start: complete, failed for good, still running, or waiting.
+
+        A task whose folder was removed has not failed yet. A fold's is made again before it runs: without a log.
+        """
+        if not (task.workdir / LOG_FILE).exists():
+            self._set(task, failures=0)
         failures = max((self._of(name)["failures"] for name in task.points), default=0)
         if is_complete(task.workdir):
             task.finish()
             self._set(task, state="complete", error="")
         elif failures > self._retries:
             self._set(task, state="failed")  # an earlier start with more --retries may have left it pending
-            self._say(f"{task.name} has failed {failures} times and is skipped; raise --retries, or remove its folder")
+            self._say(
+                f"{task.name} has failed {failures} times and is skipped; raise --retries, or remove {task.workdir}"
+            )
         elif self._is_held(task):
             self._running.append(Running(task, None, None, time.monotonic()))
             self._set(task, state="running")

@@ -25,6 +25,7 @@ from configs import sweeps
 from experiments.parts.budgets import budget_of, result_of
 from experiments.sweep import cli as sweep_program
 from experiments.sweep import display, folder, launchers, points, runner
+from experiments.sweep.finished import check_finished
 from rl_jax.runs.run_record import is_complete, read_json
 
 KINDS = {"uniform": 2, "log_uniform": 2, "int": 2, "choice": 1}  # kind -> number of bounds
@@ -161,6 +162,30 @@ def seeded(arm: points.Point, params: Mapping[str, Any], seed: int, name: str) -
     return points.make_point(arm.config, overrides, name=name, arm=arm.name, program=arm.program)
 
 
+def runs_of_trial(arm: points.Point, params: Mapping[str, Any], number: int, seeds: Sequence[int]):
+    """A trial's runs as a list of points, one per tuning seed."""
+    return [seeded(arm, params, seed, f"trial={number:03d},seed={seed}") for seed in seeds]
+
+
+def check_choice(sweep: pathlib.Path, arms: Sequence[points.Point], trials: int) -> None:
+    """Checks, before a trial is run, that no final run depends on which of fewer trials was the best.
+
+    Raises:
+      ValueError: if an arm has final runs and fewer trials than asked for.
+    """
+    path = sweep / "sweep.json"
+    measured = {point["arm"] for point in read_json(path)["points"]} if path.exists() else set()
+    for arm in arms:
+        record = sweep / "tuning" / arm.name / "trials.json"
+        done = len(read_json(record)["trials"]) if record.exists() else 0
+        if arm.name in measured and done < trials:
+            raise ValueError(
+                f"{path} has final runs of the arm {arm.name}, chosen from {done} trials: of {trials} another may be "
+                f"the best. Remove {path} and {sweep / 'points'} to choose again (the trials stay), or give --trials="
+                f"{done} or another --workdir"
+            )
+
+
 def value_of(places: Sequence[pathlib.Path], metric: str | None) -> tuple[float | None, str | None]:
     """(mean over the runs of the metric's last value, its name); None if a run is incomplete or lacks it."""
     rows = [folder.last_metrics(place) for place in places if is_complete(place)]
@@ -186,8 +211,8 @@ def tune_arm(place: pathlib.Path, arm: points.Point, space: Mapping, per_run: Ma
       All trials in order.
 
     Raises:
-      ValueError: if the folder holds trials of other seeds, another space or another arm, if a trial would change the
-        budget, or if a loss would be maximized.
+      ValueError: if the folder holds trials of other seeds, another space, another arm or other settings, if a trial
+        would change the budget, or if a loss would be maximized.
       Stopped: on a signal.
     """
     place.mkdir(parents=True, exist_ok=True)
@@ -211,10 +236,12 @@ def tune_arm(place: pathlib.Path, arm: points.Point, space: Mapping, per_run: Ma
                 "another --workdir"
             )
         trials = record["trials"]
+    for number, trial in enumerate(trials):
+        check_finished(place, runs_of_trial(arm, trial["params"], number, options.tuning_seeds))
     while len(trials) < options.trials:
         params = propose(space, trials, seed=options.seed, maximize=not options.minimize)
-        names = [f"trial={len(trials):03d},seed={seed}" for seed in options.tuning_seeds]
-        runs = [seeded(arm, params, seed, name) for seed, name in zip(options.tuning_seeds, names, strict=True)]
+        runs = runs_of_trial(arm, params, len(trials), options.tuning_seeds)
+        check_finished(place, runs)
         resolved = points.set_fields(points.load_config(runs[0].config), runs[0].overrides)
         if budget(resolved, arm.program, options.budget) != per_run:
             raise ValueError(f"a trial of {arm.name} may not change the budget of a run: {params}")
@@ -251,6 +278,7 @@ def chosen(trials: Sequence[Mapping], minimize: bool) -> Mapping[str, Any]:
 def run(sweep: pathlib.Path, arms: Sequence[points.Point], space: Mapping, options, slots) -> int:
     """Tunes, writes tuning.json and sweep.json, runs the test seeds. Returns the exit status."""
     per_run = equal_budget(arms, options.budget)
+    check_choice(sweep, arms, options.trials)
     tuning, final = {}, []
     for arm in arms:
         trials = tune_arm(sweep / "tuning" / arm.name, arm, space, per_run, slots, options)
@@ -267,9 +295,10 @@ def run(sweep: pathlib.Path, arms: Sequence[points.Point], space: Mapping, optio
             **{name: best[name] for name in ("params", "value", "metric")},
         }
         final += [seeded(arm, best["params"], seed, f"{arm.name},seed={seed}") for seed in options.seeds]
-    folder.write_json(sweep / "tuning.json", tuning)
+    check_finished(sweep, final)
     head = dict(name=sweep.name, config=options.config, program=arms[0].program, sweep=options.sweep)
-    folder.write_sweep(sweep, final, **head, command=points.shown(sys.argv))
+    folder.write_sweep(sweep, final, **head, command=points.shown(sys.argv))  # refuses others: before tuning.json
+    folder.write_json(sweep / "tuning.json", tuning)
     options.metric = options.metric or next(iter(tuning.values()))["metric"]
     return sweep_program.run(sweep, sweep_program.tasks_of(sweep, final, vmap=False), slots, options)
 

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 
 from configs.preferences import veripo
 from experiments import best_of_n, dpo, grpo
+from experiments.parts import origin
 from experiments.parts.rewards import make_rewards
 from experiments.parts.setup import load_params, make_setup
 from rl_jax.preferences import verified
@@ -54,12 +55,18 @@ def rows_of(judged) -> list[tuple[str, str]]:
 
 
 def stage(name: str, run, folder: pathlib.Path, start: pathlib.Path | None, smoke: bool, **data) -> bool:
-    """Runs a program on its stage's config, unless it is complete. Returns whether it is complete now."""
+    """Runs a program on its stage's config, unless it is complete. Returns whether it is complete now.
+
+    Raises:
+      ChangedError: if it is complete with other settings; names the fields.
+    """
     config = veripo.get_config(WORDS[smoke] + name)
     config.init_from = str(start or "")
     for field, value in data.items():
         config.data[field] = value
-    if not is_complete(folder):
+    if is_complete(folder):
+        origin.check_result(config, folder, name)
+    else:
         run(config, folder)
     return is_complete(folder)
 

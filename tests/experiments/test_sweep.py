@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -203,12 +204,47 @@ def test_a_point_that_another_has_stopped_goes_on_and_has_not_failed(tmp_path):
 
 
 def test_a_point_that_failed_too_often_for_fewer_retries_is_no_success(tmp_path):
-    """Stopped while it was to be tried again, started again with fewer --retries."""
-    task = runner.Task("a", tmp_path / "a", [sys.executable, "-c", ""], ["a"])
+    """Stopped while it was to be tried again, started again with fewer --retries; until its folder is removed."""
+    place = tmp_path / "a"
+    task = runner.Task("a", place, [sys.executable, "-c", f"open({str(place / 'final.json')!r}, 'w').close()"], ["a"])
     state = {"state": "pending", "attempts": 2, "failures": 2, "error": "no luck"}
     folder.write_json(tmp_path / "state.json", {"points": {"a": state}})
+    place.mkdir()
+    (place / runner.LOG_FILE).touch()
     assert runner.Runner(tmp_path, [task], [runner.Slot()], retries=1).run() == 1
     assert read_json(tmp_path / "state.json")["points"]["a"] == state | {"state": "failed"}
+    shutil.rmtree(place)
+    assert runner.Runner(tmp_path, [task], [runner.Slot()], retries=1, poll_s=0.005).run() == 0
+    found = read_json(tmp_path / "state.json")["points"]["a"]
+    assert found == {"state": "complete", "attempts": 3, "failures": 0, "error": ""}
+
+
+def finished(place, config) -> None:
+    """Writes what a complete run of `config` leaves."""
+    place.mkdir(parents=True)
+    for name, content in (("config", config.to_dict()), ("run", {"attempts": [], "algorithm": "fake"}), ("final", {})):
+        (place / f"{name}.json").write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize("action", [[], ["--print"], ["--table"], ["--submit=slurm", "--cluster=local"]], ids=str)
+def test_a_point_that_was_finished_with_other_settings_is_refused(action, tmp_path, capsys, monkeypatch):
+    """As of before the config file was edited: its result is not one of the point that is asked for."""
+    monkeypatch.setattr(runner.Runner, "run", lambda self: 0)
+    made = points.expand(CONFIG, "lr,seed:1", program="tests.experiments.fake_program")
+    for point in made:
+        finished(tmp_path / "points" / point.name, points.resolve(point))
+    folder.write_sweep(tmp_path, made, name="x", config=CONFIG, sweep="", command="")
+    arguments = [*FAKE, "--sweep=lr,seed:1", f"--workdir={tmp_path}"]
+    assert program.main([*arguments, *action]) == 0
+    path = tmp_path / "points" / made[1].name / "config.json"
+    config = read_json(path)
+    config["fake"]["steps"] = 99
+    path.write_text(json.dumps(config))
+    capsys.readouterr()
+    assert program.main([*arguments, *action]) == 2
+    said = capsys.readouterr().err
+    assert f"{path.parent} has a run of other settings" in said and "  fake.steps: 99 -> 3\n" in said
+    assert "Delete that folder, or give a new --workdir" in said
 
 
 def test_an_arm_with_a_result_that_is_not_finite_has_no_mean(tmp_path):

@@ -1,6 +1,7 @@
 """experiments.sweep.tune: equal budgets, disjoint seeds, a record of what was tried."""
 
 import json
+import shutil
 
 import pytest
 
@@ -88,6 +89,40 @@ def test_every_arm_gets_the_same_and_a_restart_goes_on(counted, tmp_path, monkey
     space["fake.lr"] = ("uniform", 0.0, 2.0)
     assert tune.main([*FAKE, *arms, f"--workdir={tmp_path / 'cut'}"]) == 2
     assert "trials of another space, other seeds" in capsys.readouterr().err and len(counted) == ran
+
+
+def test_more_trials_do_not_change_what_the_final_runs_were_chosen_from(counted, tmp_path, capsys):
+    arguments = [*FAKE, "--tuning_seeds=1", "--seeds=1", f"--workdir={tmp_path}"]
+    assert tune.main([*arguments, "--trials=2"]) == 0
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*.json")}
+    ran = len(counted)
+    assert tune.main([*arguments, "--trials=9"]) == 2
+    assert "final runs of the arm only, chosen from 2 trials: of 9 another may be" in capsys.readouterr().err
+    assert len(counted) == ran and {path: path.read_bytes() for path in tmp_path.rglob("*.json")} == before
+    # Another is the best now, as of fewer trials it may be: both records stay as they were.
+    chosen, path = read_json(tmp_path / "tuning.json"), tmp_path / "tuning/only/trials.json"
+    record = read_json(path)
+    for trial in record["trials"]:
+        trial["value"] = float(trial["params"] != chosen["only"]["params"])
+    path.write_text(json.dumps(record))
+    assert tune.main([*arguments, "--trials=2"]) == 2
+    assert "already has a different point only,seed=0" in capsys.readouterr().err
+    assert read_json(tmp_path / "tuning.json") == chosen
+    shutil.rmtree(tmp_path / "points")
+    (tmp_path / "sweep.json").unlink()
+    assert tune.main([*arguments, "--trials=9"]) == 0
+    assert read_json(tmp_path / "tuning.json")["only"]["trials"] == 9
+
+
+def test_trials_of_an_edited_config_are_refused(counted, tmp_path, capsys):
+    arguments = [*FAKE, "--trials=2", "--tuning_seeds=1", "--seeds=1", f"--workdir={tmp_path}"]
+    assert tune.main(arguments) == 0
+    place = next((tmp_path / "tuning/only/points").iterdir())
+    config = points.load_config(FAKE[0].removeprefix("--config=")).to_dict()
+    config["fake"]["steps"] = 99
+    (place / "config.json").write_text(json.dumps(config))
+    assert tune.main(arguments) == 2
+    assert "  fake.steps: 99 -> 3\n" in capsys.readouterr().err
 
 
 def test_a_loss_is_not_maximized(counted, tmp_path, monkeypatch, capsys):

@@ -42,7 +42,7 @@ def test_pairs_contrast_the_best_with_one_of_each_worse_kind():
     assert [(pair["chosen"], pair["rejected"]) for pair in only_wrong] == [("20=2", "1=2")]
 
 
-def test_the_loop_goes_from_stage_to_stage(tmp_path, monkeypatch):
+def test_the_loop_goes_from_stage_to_stage(tmp_path, monkeypatch, capsys):
     """GRPO starts from DPO and DPO from GRPO, on the verifier's pairs; complete stages are not run again."""
     runs = []
 
@@ -51,6 +51,7 @@ def test_the_loop_goes_from_stage_to_stage(tmp_path, monkeypatch):
             path = config.data.path if name == "dpo" else ""
             runs.append((folder.name, config.init_from.rpartition("/")[2], path.rpartition("/")[2]))
             folder.mkdir()
+            (folder / "config.json").write_text(json.dumps(config.to_dict()))
 
         return run
 
@@ -69,6 +70,12 @@ def test_the_loop_goes_from_stage_to_stage(tmp_path, monkeypatch):
     assert pairs == verified.contrast("12+8-2=", [text for _, text in rollouts])
     assert veripo.main([f"--workdir={tmp_path}", "--loops=3", "--smoke"]) == 0 and len(runs) == 6
     assert veripo.main([f"--workdir={tmp_path}", "--loops=0"]) == 2
+    config = json.loads((tmp_path / "dpo_1/config.json").read_text())
+    (tmp_path / "dpo_1/config.json").write_text(json.dumps(config | {"seed": 99}))
+    capsys.readouterr()
+    assert veripo.main([f"--workdir={tmp_path}", "--loops=3", "--smoke"]) == 2
+    said = capsys.readouterr().err
+    assert f"{tmp_path / 'dpo_1'} has a run of other settings" in said and "  seed: 99 -> 0\n" in said
     monkeypatch.setattr(veripo, "sampled", lambda run, smoke: rollouts[:1])
     assert veripo.main([f"--workdir={tmp_path / 'other'}", "--smoke"]) == 2
 
