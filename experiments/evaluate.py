@@ -13,6 +13,7 @@ from experiments.parts.preference_data import with_data
 from experiments.parts.rewards import make_rewards
 from experiments.parts.setup import load_params, make_setup
 from rl_jax.runs import disk
+from rl_jax.runs.logging import write_atomically
 from rl_jax.tasks import Task
 from rl_jax.training import distributed
 
@@ -37,7 +38,8 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> dict[str,
     if distributed.is_main():
         with disk.named(workdir):
             workdir.mkdir(parents=True, exist_ok=True)
-            (workdir / "evaluation.json").write_text(json.dumps({"metrics": metrics, "samples": rows}, indent=2))
+            text = json.dumps({"metrics": metrics, "samples": rows}, indent=2)
+            write_atomically(workdir / "evaluation.json", text.encode())
         for name, value in sorted(metrics.items()):
             print(f"{name:28} {value:.4f}")
     return metrics

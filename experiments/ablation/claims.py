@@ -90,7 +90,7 @@ def judged(
         confidence = 1.0 - (1.0 - CONFIDENCE) / statements
         verdict = stats.judge(stats.widened(interval, len(rows), statements), **bounds)
     result = dict(statement=text, interval=interval._asdict(), verdict=verdict, dropped=len(sides[0]) - len(rows))
-    if verdict == stats.UNDECIDED and np.ptp(differences) > 0.0:  # equal values have no spread to plan by
+    if verdict == stats.UNDECIDED and not stats.all_equal(*numbers.T):  # equal values have no spread to plan by
         result["more_seeds"] = shortfall(differences, interval, bounds, confidence)
     return result
 

@@ -8,7 +8,7 @@
 
 Each run is evaluated on the test split of its own task and of every other run's, by experiments.evaluate with the other
 run's own command. The runs need the same tokenizer and model. Results are kept in --output; what is there is not
-evaluated again.
+evaluated again, if it is of the same run at the same step by the same command.
 """
 
 import argparse
@@ -17,9 +17,14 @@ import pathlib
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+from experiments.parts.origin import checkpoint_steps
+from rl_jax.runs.logging import write_atomically
 from rl_jax.runs.run_record import is_complete, read_json
+
+SOURCE = "source.json"  # beside an evaluation: what it was made of
 
 
 def command_of(trained: pathlib.Path, tested: pathlib.Path, folder: pathlib.Path) -> list[str]:
@@ -39,19 +44,36 @@ def command_of(trained: pathlib.Path, tested: pathlib.Path, folder: pathlib.Path
     return [*program, *words, f"--config.init_from={trained}", f"--workdir={folder}"]
 
 
-def evaluate(command: Sequence[str], folder: pathlib.Path) -> dict[str, float]:
-    """The metrics of an evaluation, from `folder` if they are there.
+def made_of(trained: pathlib.Path, command: Sequence[str]) -> dict[str, Any]:
+    """What an evaluation is made of, as JSON: the run by its place and its start, its newest step, and the command."""
+    steps, started = checkpoint_steps(trained), read_json(trained / "run.json").get("started")
+    return {"run": str(trained.resolve()), "started": started, "step": max(steps, default=None), "command": [*command]}
+
+
+def evaluate(command: Sequence[str], folder: pathlib.Path, source: Mapping[str, Any]) -> dict[str, float]:
+    """The metrics of an evaluation, from `folder` if they are there and of the same source.
+
+    Args:
+      command: writes folder/evaluation.json.
+      folder: of the evaluation.
+      source: of `made_of`.
 
     Raises:
       RuntimeError: if the command fails; the message ends with its error.
+      ValueError: if a file is damaged; names it.
     """
-    path = folder / "evaluation.json"
-    if not path.exists():
+    path, note = folder / "evaluation.json", folder / SOURCE
+    if not path.exists() or not note.exists() or read_json(note) != source:
+        note.unlink(missing_ok=True)  # an evaluation of which nothing is known, until the command is done
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
             said = [line for line in done.stderr.splitlines() if re.match(r"[\w.]+(Error|Exception|Exit)\b", line)]
             raise RuntimeError(f"{' '.join(command)} failed:\n{said[0] if said else done.stderr[-2000:]}")
-    return json.loads(path.read_text())["metrics"]
+        write_atomically(note, (json.dumps(source, indent=2) + "\n").encode())
+    found = read_json(path)
+    if "metrics" not in found:
+        raise ValueError(f"{path} has no field 'metrics': remove it, and the same command evaluates again")
+    return found["metrics"]
 
 
 def table(names: Sequence[str], values: Sequence[Sequence[float]], metric: str) -> str:
@@ -80,13 +102,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for trained in options.runs:
             folders = [options.output / f"{trained.name}_on_{tested.name}" for tested in options.runs]
             commands = [command_of(trained, tested, f) for tested, f in zip(options.runs, folders, strict=True)]
-            found = [evaluate(command, folder) for command, folder in zip(commands, folders, strict=True)]
+            found = [evaluate(c, folder, made_of(trained, c)) for c, folder in zip(commands, folders, strict=True)]
             pairs = zip(folders, found, strict=True)
             if missing := [str(folder) for folder, metrics in pairs if options.metric not in metrics]:
                 raise ValueError(f"no {options.metric} in {', '.join(missing)}: name another with --metric")
             values.append([metrics[options.metric] for metrics in found])
         options.output.mkdir(parents=True, exist_ok=True)
-        (options.output / "transfer.json").write_text(json.dumps({"runs": names, options.metric: values}, indent=1))
+        text = json.dumps({"runs": names, options.metric: values}, indent=1)
+        write_atomically(options.output / "transfer.json", text.encode())
         print(table(names, values, options.metric))
     except (ValueError, OSError, RuntimeError) as error:
         print(f"experiments.tools.transfer: {error}", file=sys.stderr)

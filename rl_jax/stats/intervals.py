@@ -8,6 +8,7 @@ import numpy as np
 from scipy import stats as distributions
 
 FEW = 8  # with fewer values, their range is too narrow for an interval of the mean
+ROUNDING = 1e-12  # of float64 arithmetic on values of size 1; noise of float32 is larger, and is no rounding
 REPRODUCED, NOT_REPRODUCED, UNDECIDED = "reproduced", "not reproduced", "undecided"
 
 
@@ -44,9 +45,9 @@ def bootstrap_mean(
 
     Values that are all 0 or 1 are taken for a share, unless `within` is another range: their interval is Clopper and
     Pearson's, which is exact (resamples of ten values contain a share of .9 64 times in 100). Other values that are all
-    equal say nothing about their spread. Without `within` their interval has no width, and `judge` decides nothing by
-    it; with it, the share of values that may differ is at most 1 - q, q = ((1 - confidence) / 2)^(1/n), so that the
-    mean is between q value + (1 - q) within[0] and q value + (1 - q) within[1].
+    equal (`all_equal`) say nothing about their spread. Without `within` their interval has no width, and `judge`
+    decides nothing by it; with it, the share of values that may differ is at most 1 - q, q = ((1 - confidence) /
+    2)^(1/n), so that the mean is between q value + (1 - q) within[0] and q value + (1 - q) within[1].
     Source: Hesterberg, arXiv 1411.5279 (the expanded percentile interval); Clopper and Pearson, Biometrika 26, 1934.
 
     Args:
@@ -62,7 +63,20 @@ def bootstrap_mean(
     values = _checked(values)
     if within in (None, (0.0, 1.0)) and _binary(values):
         return _share(int(values.sum()), len(values), confidence)
-    return _expanded(values, key, confidence, resamples, within)
+    return _expanded(values, all_equal(values), key, confidence, resamples, within)
+
+
+def all_equal(*sides: Sequence[float]) -> bool:
+    """Whether the values of one side, or the differences of two, are equal but for the rounding of float64.
+
+    max - min <= 1e-12 max |value|, with the values before they are subtracted: .9 - .8 and .8 - .7 are one difference.
+
+    Args:
+      *sides: one or two of float [n].
+    """
+    sides = [np.asarray(side, np.float64) for side in sides]
+    values = sides[0] - sides[1] if len(sides) == 2 else sides[0]
+    return bool(np.ptp(values) <= ROUNDING * max(np.abs(side).max() for side in sides))
 
 
 def _checked(values: Sequence[float]) -> np.ndarray:
@@ -75,11 +89,11 @@ def _checked(values: Sequence[float]) -> np.ndarray:
 
 
 def _expanded(
-    values: np.ndarray, key: int, confidence: float, resamples: int, within: tuple[float, float] | None
+    values: np.ndarray, equal: bool, key: int, confidence: float, resamples: int, within: tuple[float, float] | None
 ) -> Interval:
     """The expanded percentile interval, or that of equal values."""
     n = len(values)
-    if np.ptp(values) == 0.0:
+    if equal:
         value, kept = float(values[0]), ((1.0 - confidence) / 2.0) ** (1.0 / n)
         return Interval(value, *(kept * value + (1.0 - kept) * float(end) for end in within or (value, value)))
     quantile = distributions.t.ppf((1.0 + confidence) / 2.0, n - 1) * np.sqrt(n / (n - 1))
@@ -139,7 +153,8 @@ def paired_difference(
         joint = (1.0 + confidence) / 2.0
         more, fewer = (_share(int((differences == sign).sum()), len(differences), joint) for sign in (1.0, -1.0))
         return Interval(float(differences.mean()), more.low - fewer.high, more.high - fewer.low)
-    return _expanded(differences, key, confidence, resamples, within and (within[0] - within[1], within[1] - within[0]))
+    ends = within and (within[0] - within[1], within[1] - within[0])
+    return _expanded(differences, all_equal(larger, smaller), key, confidence, resamples, ends)
 
 
 def judge(interval: Interval, *, at_least: float = -np.inf, at_most: float = np.inf) -> str:

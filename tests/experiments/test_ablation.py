@@ -119,6 +119,9 @@ def test_seeds_that_all_agree_decide_by_the_range_of_the_metric_only():
     alone = said(arm="a", at_least=0.3)
     assert alone["verdict"] == "undecided" and "more_seeds" not in alone
     assert alone["interval"] == dict(mean=0.5, low=0.5, high=0.5)
+    values |= {"x": {"m": [0.9, 0.8, 0.7, 0.6]}, "y": {"m": [0.8, 0.7, 0.6, 0.5]}}  # all differ by .1, but for rounding
+    rounded = said(increasing=("y", "x"), by=0.05)
+    assert rounded["verdict"] == "undecided" and "more_seeds" not in rounded
     assert said(arm="a", at_least=0.3, within=(0.0, 1.0))["verdict"] == "reproduced"
     assert said(arm="a", at_least=0.4, within=(0.0, 1.0))["verdict"] == "undecided"
     assert said(arm="a", metric="far", at_least=0.4, within=(0.0, 1.0))["verdict"] == "reproduced"

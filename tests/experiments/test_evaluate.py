@@ -1,5 +1,6 @@
 """Held-out numbers: exact counts, padded rows left out, the same at every call; and --skip_bad_records end to end."""
 
+import contextlib
 import gzip
 import json
 import shutil
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from configs.tasks import game24
-from experiments import grpo
+from experiments import evaluate, grpo
 from experiments.parts import flags, judging
 from experiments.parts.rewards import make_rewards
 from experiments.parts.setup import load_params, make_setup
@@ -81,6 +82,24 @@ def test_pass_at_1_is_exact_and_padding_is_not_counted(setup, monkeypatch, sampl
     assert len({str(key) for _, key in calls[:3]}) == 3, "each batch has random numbers of its own"
     assert len(rows) == 5 and [row["reward"] for row in rows[:1]] == [0.0]
     assert {row["split"] for row in rows} == {"eval"}
+
+
+def test_an_evaluation_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
+    """Killed before the file is in its place, it leaves the earlier one."""
+    setup = types.SimpleNamespace(init_params=lambda: None)
+    for name in ("need_reward", "need_params"):
+        monkeypatch.setattr(evaluate, name, lambda config: None)
+    monkeypatch.setattr(evaluate, "make_setup", lambda config, task: setup)
+    monkeypatch.setattr(evaluate, "with_data", lambda setup: setup)
+    monkeypatch.setattr(evaluate, "make_rewards", lambda setup: contextlib.nullcontext())
+    monkeypatch.setattr(evaluate, "make_any_evaluate", lambda setup, rewards: lambda params: ({"eval/reward": 0.5}, []))
+    config, path = types.SimpleNamespace(init_from=""), tmp_path / "evaluation.json"
+    assert evaluate.run(config, tmp_path) == json.loads(path.read_text())["metrics"] == {"eval/reward": 0.5}
+    path.write_text("earlier")
+    monkeypatch.setattr("os.replace", lambda *paths: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        evaluate.run(config, tmp_path)
+    assert path.read_text() == "earlier"
 
 
 def test_a_full_last_batch_and_a_limit(setup, monkeypatch):

@@ -18,7 +18,7 @@ def runs(tmp_path, monkeypatch):
         (folder / "run.json").write_text(json.dumps({"command": [*command, "--config.init_from=elsewhere"]}))
     asked = []
 
-    def run(command, folder):
+    def run(command, folder, source):
         asked.append(command)
         own = ("sums" in command[-2]) == any("a.py" in word for word in command)
         return {"eval/pass@1": 0.75 if own else 0.25}
@@ -57,12 +57,50 @@ def test_what_cannot_be_compared_is_refused(runs, capsys, tmp_path):
     assert "its command has no --config=FILE" in capsys.readouterr().err
 
 
-def test_an_evaluation_is_run_once(tmp_path):
-    folder = tmp_path / "done"
-    folder.mkdir()
-    (folder / "evaluation.json").write_text(json.dumps({"metrics": {"eval/pass@1": 0.5}}))
-    assert transfer.evaluate(["false"], folder) == {"eval/pass@1": 0.5}
+@pytest.fixture
+def two_runs(tmp_path):
+    """(the folder of a run, a command that writes an evaluation and counts its own starts, their number)."""
+    run, out = tmp_path / "run", tmp_path / "out"
+    (run / "checkpoints" / "3").mkdir(parents=True)
+    (run / "run.json").write_text('{"started": "today"}')
+    program = (
+        "import pathlib, sys\nout = pathlib.Path(sys.argv[1])\nout.mkdir(exist_ok=True)\n"
+        "starts = len(list(out.glob('start_*')))\n(out / f'start_{starts}').touch()\n"
+        "(out / 'evaluation.json').write_text('{\"metrics\": {\"n\": %d}}' % starts)\n"
+    )
+    return run, [sys.executable, "-c", program, str(out)], out
+
+
+def test_an_evaluation_is_run_once_for_a_run_at_a_step(two_runs):
+    """By path, start, step and command: another run of the same name is evaluated anew."""
+    run, command, out = two_runs
+
+    def evaluated(words=()):
+        return transfer.evaluate([*command, *words], out, transfer.made_of(run, [*command, *words]))["n"]
+
+    assert [evaluated(), evaluated()] == [0, 0]
+    (run / "checkpoints" / "12").mkdir()
+    assert [evaluated(), evaluated()] == [1, 1]
+    assert [evaluated(["--config=b.py"]), evaluated(["--config=b.py"]), evaluated()] == [2, 2, 3]
+    (run / "run.json").write_text('{"started": "tomorrow"}')
+    assert [evaluated(), evaluated()] == [4, 4]
+    run.rename(run.with_name("other")).rename(run)
+    assert evaluated() == 4
+    (out / transfer.SOURCE).unlink()
+    assert evaluated() == 5, "of an older version, which did not say what it had evaluated"
+
+
+def test_a_failed_or_torn_evaluation_is_named(two_runs, tmp_path):
+    run, command, out = two_runs
+    source = transfer.made_of(run, command)
+    transfer.evaluate(command, out, source)
+    (out / "evaluation.json").write_text('{"metrics": {"eval/pa')
+    with pytest.raises(ValueError, match=r"out/evaluation\.json: damaged file"):
+        transfer.evaluate(command, out, source)
+    (out / "evaluation.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"out/evaluation\.json has no field 'metrics': remove it"):
+        transfer.evaluate(command, out, source)
     with pytest.raises(RuntimeError, match="false failed"):
-        transfer.evaluate(["false"], tmp_path / "new")
+        transfer.evaluate(["false"], tmp_path / "new", source)
     with pytest.raises(RuntimeError, match="failed:\nValueError: no model"):
-        transfer.evaluate([sys.executable, "-c", "raise ValueError('no model')"], tmp_path / "new")
+        transfer.evaluate([sys.executable, "-c", "raise ValueError('no model')"], tmp_path / "new", source)

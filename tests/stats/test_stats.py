@@ -46,6 +46,17 @@ def test_equal_values_have_no_width():
     assert stats.bootstrap_mean([0.1] * 7) == (0.1, 0.1, 0.1)
 
 
+def test_differences_that_rounding_alone_tells_apart_are_equal():
+    """.9 - .8 is not .8 - .7 in float64; float32 values that differ in their last bit do differ."""
+    tenths = np.arange(10, 1, -1) / 10
+    assert np.ptp(tenths[:-1] - tenths[1:]) > 0.0 and stats.all_equal(tenths[:-1], tenths[1:])
+    interval = stats.paired_difference(tenths[:-1], tenths[1:])
+    assert interval.low == interval.high == interval.mean and stats.judge(interval, at_least=0.05) == stats.UNDECIDED
+    assert stats.all_equal([0.3, 0.1 + 0.2]) and not stats.all_equal([0.3, 0.3 + 1e-9])
+    assert not stats.all_equal(np.float32([0.3, np.nextafter(np.float32(0.3), np.float32(1))]))
+    assert not stats.all_equal([1e-15, 2e-15]) and stats.all_equal([1.0 + 1e-15, 2.0], [1.0, 2.0])
+
+
 @pytest.mark.parametrize(("count", "n"), [(0, 2), (2, 2), (9, 10), (10, 10), (3, 40)])
 def test_a_share_has_the_exact_interval(count, n):
     theirs = scipy.stats.binomtest(count, n).proportion_ci(0.9, method="exact")
