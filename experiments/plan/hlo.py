@@ -1,8 +1,9 @@
 """The collectives of a compiled program, read from its HLO text: how many bytes over which axes of the mesh.
 
 XLA reports them nowhere else. A loop's body occurs once in the text, so its collectives are multiplied by the number of
-iterations in its condition; all branches of a conditional count. A collective that XLA splits into a chain of a start,
-steps and a done occurs in each of them under the chain's id: it is counted once per loop.
+iterations: the known_trip_count of the text, or else the constant in its condition. All branches of a conditional
+count. A collective that XLA splits into a chain of a start, steps and a done occurs in each of them under the chain's
+id: it is counted once per loop.
 
 The TPU compiler writes some reduce-scatters as a fusion of an all-reduce and a slice, named all-reduce-scatter: its
 emitter, named in the same text, is a reduce-scatter's. (Over many chips at once it has none: an explicit
@@ -26,6 +27,7 @@ _CALLED = re.compile(
 )
 _BRANCHES = re.compile(r"\bbranch_computations=\{([^}]*)\}")
 _LOOP = re.compile(r" while\(.*?condition=%?([\w.\-]+), body=%?([\w.\-]+)")
+_TRIPS = re.compile(r"\bknown_trip_count\W+n\W+(\d+)")
 _END = re.compile(r"\}(, execution_thread=\S+)?$")
 _INSTRUCTION = re.compile(r"  (ROOT )?%?[\w.\-]+ = ")
 # An asynchronous collective is a pair of operations, or a fusion in pieces that are chained. An `async_collective_name`
@@ -78,7 +80,7 @@ def collectives(text: str, mesh: Mapping[str, int]) -> list[Collective]:
                         raise ValueError(
                             f"the HLO has no computation {missing!r}, which is the {part} of a loop: {line[:200]}"
                         )
-                visit(body, turns * _turns(computations[condition]), body, seen)
+                visit(body, turns * _turns(line, computations[condition]), body, seen)
                 continue
             branches = re.findall(r"[\w.\-]+", " ".join(_BRANCHES.findall(line)))
             for called in _CALLED.findall(line) + branches:
@@ -142,10 +144,23 @@ def _computations(text: str) -> tuple[dict[str, list[str]], str]:
     return result, entry
 
 
-def _turns(condition: list[str]) -> int:
-    """Iterations of a loop: the constant in its condition; 1 if the number depends on data."""
+def _turns(loop: str, condition: list[str]) -> int:
+    """Iterations of a loop; 1 if the number depends on data. loop: its line."""
+    known = _TRIPS.search(loop)
+    if known:
+        return int(known[1])
     constants = [int(n) for line in condition for n in re.findall(r"= [su]32\[\]\S* constant\((\d+)\)", line)]
-    return max(constants, default=1)
+    return max(constants, default=1) or 1  # one that counts down compares with 0
+
+
+def _results(shapes: str) -> str:
+    """The shapes of what a start makes, of its shape: (operand, result), each a tuple if there are several."""
+    depth, places = 0, []
+    for place, letter in enumerate(shapes):
+        depth += (letter in "([{") - (letter in ")]}")
+        if letter == "," and depth == 1:
+            places.append(place)
+    return shapes[places[0] : places[1] if len(places) > 1 else None] if places else shapes
 
 
 def _add(
@@ -153,8 +168,10 @@ def _add(
 ) -> None:
     """Adds the collective of a line. scattered: whether an all-reduce is the first half of a reduce-scatter."""
     shapes, kind, start = operation.groups()
+    if start and kind in ("all-gather", "reduce-scatter"):  # an all-reduce's start has the shape of its result
+        shapes = _results(shapes)
     sizes = [_num_bytes(*shape) for shape in _SHAPE.findall(shapes)]
-    size = max(sizes, default=0) if start and kind != "all-reduce" else sum(sizes)
+    size = sum(sizes)
     if start and kind == "collective-permute":  # (what is sent, what comes, two counters), of several arrays
         size = sum(size for size in sizes if size > 4) / 2
     groups = device_groups(line, math.prod(mesh.values()))

@@ -136,7 +136,7 @@ def group(runs: Sequence[Run]) -> list[Member]:
     """Groups runs into arms by equal config apart from the seed; an arm is named by the fields in which it differs.
 
     A repeated seed starts another arm: one run made twice, perhaps by different code, is not two seeds. A run without a
-    config is an arm of its own.
+    config is an arm of its own. Arms whose fields look the same, such as None and "none", are named by their first run.
     """
     kinds: dict[tuple[str, int], list[Run]] = {}
     made: collections.Counter[tuple[str, int]] = collections.Counter()
@@ -147,11 +147,15 @@ def group(runs: Sequence[Run]) -> list[Member]:
         made[place] += 1
     alike = [settings(members[0]) for members in kinds.values()]
     differing = differences(alike)
+    short_names = [name.rsplit(".", 1)[-1] for name in differing]
+    texts = [
+        ", ".join(f"{word}={show(choice.get(name))}" for word, name in zip(short_names, differing, strict=True))
+        for choice in alike
+    ]
+    count = collections.Counter(text for (_, number), text in zip(kinds, texts, strict=True) if not number)
     members: list[Member] = []
-    for (kind, _), choice, of_kind in zip(kinds, alike, kinds.values(), strict=True):
-        words = [f"{name.rsplit('.', 1)[-1]}={show(choice.get(name))}" for name in differing]
-        name = ", ".join(words)
-        if not words or len(name) > MAX_NAME or not of_kind[0].config or (kind, 1) in kinds:
+    for (kind, _), name, of_kind in zip(kinds, texts, kinds.values(), strict=True):
+        if not name or len(name) > MAX_NAME or not of_kind[0].config or (kind, 1) in kinds or count[name] > 1:
             name = of_kind[0].label
         for run in of_kind:
             members += expand(run, name, run.config.get("seed"))

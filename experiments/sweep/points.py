@@ -13,12 +13,14 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
+from ml_collections.config_flags import tuple_parser
 
 from configs import sweeps
-from experiments.parts import own_folder
+from experiments.parts import own_folder, reward_spec
 from experiments.parts.budgets import module_of, program_of
 
 PLAIN = (bool, int, float, str)
+TERMS = "reward.terms"  # the one group of fields that has a short form on command lines
 LONGEST_NAME = 120  # characters; a longer name is cut and ends in a hash
 
 
@@ -116,7 +118,7 @@ def set_fields(config: ConfigDict, overrides: Mapping[str, Any]) -> ConfigDict:
 
     Args:
       config: the config.
-      overrides: {dotted field: value}.
+      overrides: {dotted field: value}. Of reward.terms also the short form, "math,0.2*my_rewards:brief".
 
     Raises:
       ValueError: if a field does not exist (the message names similar ones) or is a group of fields, or if a value has
@@ -130,6 +132,9 @@ def set_fields(config: ConfigDict, overrides: Mapping[str, Any]) -> ConfigDict:
             if not isinstance(place, ConfigDict) or part not in place:
                 raise ValueError(f"the config has no field {name}{_near(name, _names(config))}")
             parent, place = place, place[part]
+        if name == TERMS and isinstance(value, str):
+            parent[last] = ConfigDict(reward_spec.parse_terms(value))
+            continue
         if isinstance(place, ConfigDict):
             raise ValueError(f"{name} is a group of fields; name one of {', '.join(f'{name}.{key}' for key in place)}")
         if not _fits(value, place):
@@ -278,6 +283,13 @@ def _parsed(name: str, text: str, config: ConfigDict) -> Any:
         if not isinstance(place, ConfigDict) or part not in place:
             raise ValueError(f"the config has no field {name}{_near(name, _names(config))}")
         place = place[part]
+    if name == TERMS:
+        return text
+    if isinstance(place, (tuple, list)):  # as a program reads it: (8,16) or 8,16
+        try:
+            return type(place)(tuple_parser.TupleParser().parse(text))
+        except (SyntaxError, TypeError, ValueError):
+            raise ValueError(f"{name}={text}: the value must be a tuple, such as (8,16)") from None
     if not isinstance(place, PLAIN):
         raise ValueError(f"{name} is a {type(place).__name__}: set it in the config file")
     try:

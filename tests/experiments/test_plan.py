@@ -145,6 +145,39 @@ def test_synchronous_and_asynchronous_bytes():
     assert started == hlo.Collective("all-gather", tuple(MESH), 4 * 64 * 2 * 7 / 8, 1, synchronous=False)
 
 
+@pytest.mark.parametrize(
+    ("line", "sent"),
+    [
+        ("(f32[256]{0}, f32[1024]{0}) all-gather-start(%p)", 1024 * 3),
+        ("((f32[256]{0:T(8,128)}, f32[128]{0}), (f32[1024]{0}, f32[512]{0})) all-gather-start(%p, %q)", 1536 * 3),
+        ("(f32[1024]{0}, f32[512]{0}) all-gather(%p, %q)", 1536 * 3),
+        ("(f32[1024]{0}, f32[256]{0}, u32[]) reduce-scatter-start(%p)", 256 * 3 * 4),
+        ("((f32[1024]{0}), f32[256]{0}) reduce-scatter-start(%p)", 256 * 3 * 4),
+        ("f32[256]{0} reduce-scatter(%p)", 256 * 3 * 4),
+        ("(f32[256]{0}, f32[64]{0}) all-reduce-start(%p, %q)", 320 * 2 * 3),
+        ("(f32[64]{0}, f32[64]{0}, u32[], u32[]) collective-permute-start(%p)", 64 * 4),
+    ],
+    ids=str,
+)
+def test_a_start_counts_what_it_makes(line, sent):
+    """Its shape has the operands, too; several arrays in one collective are tuples in it."""
+    text = f"ENTRY %m (a: f32[2]) -> f32[2] {{\n  %x = {line}, replica_groups={{{{0,1,2,3}}}}\n}}\n"
+    assert [one.bytes for one in hlo.collectives(text, {"fsdp": 4})] == [sent]
+
+
+@pytest.mark.parametrize(
+    ("constant", "known", "times"), [(3, "", 3), (0, "", 1), (0, "10", 10), (3, "10", 10), (None, "10", 10)]
+)
+def test_a_loop_turns_as_often_as_the_text_says(constant, known, times):
+    """A loop that counts down compares with 0; its known_trip_count decides."""
+    text = TPU_TEXT.replace("s32[]{:T(128)} constant(3)", f"s32[]{{:T(128)}} constant({constant})")
+    if known:
+        count = f', backend_config={{"known_trip_count":{{"n":"{known}"}},"flag":1}}'
+        text = text.replace('metadata={op_name="x"}', f'metadata={{op_name="x"}}{count}')
+    found = {one.kind: one for one in hlo.collectives(text, MESH)}
+    assert found["all-gather"].times == times
+
+
 def test_chains_of_one_channel_are_counted_each():
     """A weight's two gathers, in lines one way and across: jax gives all of a shard_map's collectives one channel."""
     line = "  %g.{} = bf16[4,{}] all-gather(%p), channel_id=1, replica_groups=[4,2]<=[8]"

@@ -144,6 +144,17 @@ def test_runs_that_differ_in_their_seed_only_are_one_arm(tmp_path):
     assert "runs compared" in cli.write_report([runs[0], runs[2]], tmp_path / "y.html").read_text()
 
 
+def test_arms_whose_fields_look_the_same_stay_two(tmp_path):
+    """None and "none", 1 and "1": one name would make two arms one."""
+    runs = [write_run(tmp_path / f"{kind}{seed}" / "grpo", steps=2, seed=seed) for kind in "abc" for seed in (0, 1)]
+    for run, value in zip(runs, (None, None, "none", "none", 0.5, 0.5), strict=True):
+        config = json.loads((run / "config.json").read_text())
+        (run / "config.json").write_text(json.dumps(config | {"decay": value}))
+    arms = {arm: [m.name for m in row] for arm, row in arms_page.load_study(runs).arms.items()}
+    named = {name: [f"{name[0]}{seed}/grpo" for seed in (0, 1)] for name in ("a0/grpo", "b0/grpo")}
+    assert arms == named | {"decay=0.5": ["c0/grpo", "c1/grpo"]}
+
+
 def test_a_run_made_twice_is_not_two_seeds(tmp_path):
     runs = [write_run(tmp_path / f"{when}{seed}" / "grpo", steps=2, seed=seed) for when in "ab" for seed in (0, 1)]
     arms = {arm: [m.name for m in row] for arm, row in arms_page.load_study(runs).arms.items()}

@@ -12,6 +12,7 @@ import time
 
 import pytest
 
+from experiments.ablation.once import asked_for
 from experiments.parts.stops import STOPPED
 from experiments.sweep import cli as program
 from experiments.sweep import folder, launchers, points, runner
@@ -293,6 +294,28 @@ def test_list_and_print_start_nothing(undisturbed, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("rollout.prompt_buckets=(8,16)", (8, 16)),
+        ("rollout.prompt_buckets=16,", (16,)),
+        ("rollout.stop_strings=('a',)", ("a",)),
+        ("reward.terms=math,0.2*my_rewards:f", {"math": (1.0, "math"), "f": (0.2, "my_rewards:f")}),
+        ("reward.terms={'a': {'fn': 'math', 'weight': 2.0}}", {"a": (2.0, "math")}),
+    ],
+    ids=str,
+)
+def test_tuples_and_terms_are_fields_as_on_a_program_s_command_line(field, value):
+    config = "configs/tasks/arithmetic.py"
+    (point,) = points.expand(config, "seed:1", fixed=[field])
+    group, name = field.partition("=")[0].split(".")
+    found = points.resolve(point)[group][name]
+    plain = {k: (term.weight, term.fn) for k, term in found.items()} if name == "terms" else found
+    assert plain == value and type(plain) is type(value)
+    words = [word for word in point.command("w") if word.startswith("--config.")]
+    assert asked_for(config, words).to_dict() == points.resolve(point).to_dict()
+
+
+@pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (["--sweep=lrr"], "has no sweep 'lrr'; near it: lr; it has: bad, fail, lr, seed"),
@@ -300,6 +323,8 @@ def test_list_and_print_start_nothing(undisturbed, tmp_path, capsys):
         (["--sweep=lr:x"], "'x' must be numbers"),
         (["--sweep=lr", "--config.fake.stepz=1"], "no field fake.stepz; near it: fake.steps"),
         (["--sweep=lr", "--config.fake=a"], "fake is a ConfigDict: set it in the config file"),
+        (["--config=configs/tasks/arithmetic.py", "--config.rollout.prompt_buckets=(8,"], "must be a tuple, such as"),
+        (["--config=configs/tasks/arithmetic.py", "--config.reward.terms=x*f"], "'x' in 'x*f' must be a number"),
         (["--sweep=lr", "--config.fake.steps=a"], "fake.steps=a: the value must be a int"),
         (["--sweep=seed:10000/10001"], "are tuning seeds, not test seeds"),
         (["--sweep=seed:1", "--config.seed=3"], "seed is both set on the command line and swept"),
