@@ -7,8 +7,8 @@
 Departs from GRPO: answers to several questions share an advantage, so that hard questions still give a signal; failing
 bundles weigh most; no KL. Bundles of 4 (5 in the paper) divide the tasks' prompts. Equation: README of RTkenny/RiskPO,
 a bundle's advantage shared, where its scripts split it; levels of its script of DAPO's prompts, which leaves out
-q_.2 - q_.8 (natural_baseline=False): with it no advantage is above 0, without it all above q_.2 are pushed up. The paper,
-as others report it, weighs the tail a third as much (tail_weight=.5) and clips one ratio a row.
+q_.2 - q_.8 (natural_baseline=False): with it no advantage is above 0, without it all above q_.2 are pushed up. The
+paper, as others report it, weighs the tail a third as much (tail_weight=.5) and clips one ratio a row.
 
     python -m experiments.grpo --config=configs/methods/riskpo.py
 """

@@ -74,15 +74,15 @@ class Successes:
             self._read = step
         return self._kept.get(prompt_id, [])
 
-    def fill(self, played: Sequence[Trajectory], group_size: int, step: int) -> tuple[list[Trajectory], int]:
-        """(the episodes of a step, a success in each group that failed if there is one; how many were replayed).
+    def fill(self, played: Sequence[Trajectory], group_size: int, step: int) -> tuple[list[Trajectory], list[int]]:
+        """(the episodes of a step, a success in each group that failed if there is one; the places of the replayed).
 
         Args:
           played: groups of group_size, side by side.
           group_size: G.
           step: number of the step; it decides which success is drawn.
         """
-        result, replayed = list(played), 0
+        result, replayed = list(played), []
         for start in range(0, len(result), group_size):
             rewards = np.asarray([one.reward for one in result[start : start + group_size]])
             if not (rewards.std() < self._std and rewards.mean() < self._mean):
@@ -92,7 +92,7 @@ class Successes:
                 place = start + int(np.argmin(rewards))
                 drawn = random.Random(f"{step} {start}").choice(known)
                 result[place] = drawn._replace(group=result[place].group, sample=result[place].sample)
-                replayed += 1
+                replayed.append(place)
         return result, replayed
 
 

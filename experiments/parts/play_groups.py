@@ -82,12 +82,15 @@ class EpisodeCollector(Collector):
         trajectories = generate.play(params, records, key, group_size=size, training=True)
         check_components(self._setup.config, trajectories)
         self._seen += trajectories
+        replayed = []
         if self._successes:
-            trajectories, count = self._successes.fill(trajectories, size, self._loop.step)
-            self._replayed += count
+            trajectories, replayed = self._successes.fill(trajectories, size, self._loop.step)
+            self._replayed += len(replayed)
         rollout = self._signals(params, records, trajectories, rows_of(self._setup, trajectories), key)
         clock.lap("rollout_s")
         judged = judge_episodes(self._setup, self._rewards, trajectories, rollout, records, size)
+        for place in replayed:
+            judged.records[place]["replayed"] = True
         judged = self._with_turn_rewards(judged)
         clock.lap("reward_s")
         return judged

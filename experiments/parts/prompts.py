@@ -7,6 +7,7 @@ import numpy as np
 from experiments.parts import processes
 from experiments.parts.judging import Judged
 from experiments.parts.revisits import newest_of
+from experiments.parts.row_rewards import without_errors
 from experiments.parts.setup import Setup
 from rl_jax.core.binding import bind
 from rl_jax.experience import Feedback, PromptMemory, PromptStream, PromptTable, sources
@@ -39,7 +40,7 @@ def feedback_of(batches: Sequence[Judged], group_size: int, *, newest: bool = Fa
     records = [record for judged in batches for record in judged.records[::group_size]]
     texts = [text for judged in batches for text in judged.completions]
     rewards = np.concatenate([judged.result.rewards for judged in batches])
-    success = np.concatenate([_success(judged) for judged in batches])
+    success = np.concatenate([_success(judged, group_size) for judged in batches])
     lengths = np.concatenate([judged.rollout.completion_mask.sum(axis=1) for judged in batches])
     return Feedback(
         indices=np.asarray([record["index"] for record in records], np.int64),
@@ -52,8 +53,21 @@ def feedback_of(batches: Sequence[Judged], group_size: int, *, newest: bool = Fa
     )
 
 
-def _success(judged: Judged) -> np.ndarray:
-    """Each row's success, float [B], from 0 to 1: `correct` of the reward or of a term, or else the reward itself."""
+def _success(judged: Judged, group_size: int) -> np.ndarray:
+    """Each row's success, float [B], from 0 to 1: `correct` of the reward or of a term, or else the reward itself.
+
+    A row whose verifier or environment failed says nothing of its prompt, nor does one that was played in an earlier
+    step: it gets the mean of its group's others, below 1, so that it is not kept as a success.
+    """
     columns = judged.result.components
     named = sorted(name for name in columns if name == "correct" or name.endswith("/correct"))
-    return np.clip(columns[named[0]] if named else judged.result.rewards, 0.0, 1.0)
+    success = np.clip(columns[named[0]] if named else judged.result.rewards, 0.0, 1.0)
+    silent = np.asarray([_is_silent(record) for record in judged.records])
+    if judged.result.failed is not None:
+        silent |= judged.result.failed
+    others = without_errors(success, silent, group_size)
+    return np.where(silent, np.minimum(others, np.nextafter(np.float32(1.0), np.float32(0.0))), others)
+
+
+def _is_silent(record: dict) -> bool:
+    return record.get("replayed", False) or ("episode" in record and record["episode"].status == "error")

@@ -26,6 +26,7 @@ from experiments.parts import outcome_model, turn_signals
 from experiments.parts.judges.base import in_batches, mode_of
 from experiments.parts.judges.trained import load_head, need_finished
 from experiments.parts.judging import Judged
+from experiments.parts.row_rewards import without_errors
 from experiments.parts.setup import Setup
 from rl_jax.core.types import TokenBatch
 from rl_jax.models.heads import make_predict_at
@@ -86,6 +87,7 @@ class TurnRewards:
         if own.config.algorithm.reads != "steps":
             raise ValueError(f"{what} reads {own.config.algorithm.reads!r}: take one of {MODEL}")
         mode_of(setup, own.task.tokenizer, "", what, texts=False)
+        self._size = setup.config.sample.group_size
         self._setup, self._weight, self._hard, self._paid = own, weight, hard, most
         self._most = setup.config.agent.max_turns
         predict = make_predict_at(own.model)
@@ -105,8 +107,10 @@ class TurnRewards:
         rows, numbers = np.nonzero(ends >= 0)
         rewards[rows, ends[rows, numbers]] += np.float32(self._weight) * turns[rows, numbers]
         result = judged.result
+        paid = (result.rewards + np.float32(self._weight) * whole).astype(np.float32)
+        failed = np.asarray([record["episode"].status == "error" for record in judged.records])
         result = result._replace(
-            rewards=(result.rewards + np.float32(self._weight) * whole).astype(np.float32),
+            rewards=without_errors(paid, failed, self._size),  # again: the others of its group have been paid more
             components=result.components | {"process/turns": whole, "process/seen": seen.sum(axis=1)},
         )
         return judged._replace(rollout=rollout._replace(turns=rollout.turns._replace(rewards=rewards)), result=result)

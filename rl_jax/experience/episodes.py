@@ -226,7 +226,7 @@ class _Game:
 
     async def _begin(self, ask: Ask, episode: Episode):
         """The dialogue of an episode that begins at the prompt."""
-        env = self._envs.get(ask.number)
+        env = await answers.answer(self._envs.get, ask.number)  # which makes it, and may need a server that is away
         if self._partners:
             env.partner = Partner(self._dialogues, self._draw, ask, self._limits, lambda: bool(episode.segments))
         opening = await answers.answer(env.reset, ask.record, ask.seed, seconds=self._limits.seconds)

@@ -9,6 +9,7 @@ import gzip
 import pathlib
 import re
 import sqlite3
+import sys
 from collections import Counter
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ from rl_jax.rewards import parsing
 
 MAX_QUERY = 10_000  # characters
 MAX_ROWS = 20_000
+MAX_BYTES = 64 * 2**20  # of all rows of a query, in this process
 MAX_TEXT = 100_000  # bytes of a value, which bounds what one step can cost
 MAX_MEMORY = 256 * 2**20  # bytes of sqlite in this process
 STEPS_A_CALL = 2_000
@@ -160,18 +162,25 @@ def open_database(path: str, script: str) -> Database:
 
 
 def run(database: Database, query: str, *, max_steps: int) -> list[tuple] | None:
-    """The rows of a query; None if it fails, writes, takes over `max_steps` steps or gives over MAX_ROWS rows."""
-    calls = iter(range(max_steps // STEPS_A_CALL))
+    """The rows of a query.
+
+    None if it fails, writes, takes over `max_steps` steps, or gives over MAX_ROWS rows or MAX_BYTES bytes.
+    """
+    calls, rows, size = iter(range(max_steps // STEPS_A_CALL)), [], 0
     database.connection.set_progress_handler(lambda: next(calls, None) is None, STEPS_A_CALL)
     try:
         cursor = database.connection.execute(query)
-        rows = cursor.fetchmany(MAX_ROWS + 1)
+        for row in cursor:  # not all at once: they lie outside of sqlite's own limit of memory
+            rows.append(row)
+            size += sum(map(sys.getsizeof, row))
+            if len(rows) > MAX_ROWS or size > MAX_BYTES:
+                break
         cursor.close()
     except (sqlite3.Error, sqlite3.Warning, ValueError, MemoryError, OverflowError):  # ValueError: a null character
         return None
     finally:
         database.connection.set_progress_handler(None, 0)
-    return rows if len(rows) <= MAX_ROWS and cursor.description is not None else None
+    return rows if len(rows) <= MAX_ROWS and size <= MAX_BYTES and cursor.description is not None else None
 
 
 def _may(action: int, first: str | None, second: str | None, *context: Any) -> int:

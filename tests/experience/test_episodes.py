@@ -113,6 +113,21 @@ def test_an_episode_is_a_growing_list():
     assert all(span.versions.tolist() == [7] * 3 for span in first.sampled())
 
 
+def test_an_environment_that_cannot_be_made_ends_its_own_episode_alone():
+    """Such as one whose tools are asked for, on a server that is away."""
+    gone = ConnectionError("the server is gone")
+    made = iter((None, gone, gone, None, None))  # the second episode begins twice
+
+    def make():
+        if (error := next(made)) is not None:
+            raise error
+        return Asker()
+
+    found = run(make)
+    assert [trajectory.status for trajectory in found] == ["done", "error", "done", "done"]
+    assert "the server is gone" in str(found[1].error)
+
+
 def test_the_order_of_host_work_changes_nothing():
     expected = [trajectory.ids().tolist() for trajectory in run()]
     for seed in range(4):

@@ -53,12 +53,12 @@ def test_only_a_failed_group_gets_a_success_and_its_own_log_probs(tmp_path):
     unknown = [episode("c", 0.0, 2, sample, group=2) for sample in range(2)]
     same_and_good = [episode("b", 0.5, 2, sample, group=3) for sample in range(2)]
     played = failed + mixed + unknown + same_and_good
-    found, count = kept.fill(played, 2, step=2)
-    assert count == 1 and [one is two for one, two in zip(found, played, strict=True)] == [True, False, *[True] * 6]
+    found, places = kept.fill(played, 2, step=2)
+    assert places == [1] and [one is two for one, two in zip(found, played, strict=True)] == [True, False, *[True] * 6]
     new = found[1]
     assert same(new, episode("a", 1.0, 5)) and (new.group, new.sample, new.reward) == (0, 1, 1.0)
     np.testing.assert_allclose(new.sampled()[0].log_probs, [-0.5])
-    assert Successes(tmp_path, size=2, above=0.1, std=0.05, mean=0.2).fill(played, 2, step=1) == (played, 0)  # earlier
+    assert Successes(tmp_path, size=2, above=0.1, std=0.05, mean=0.2).fill(played, 2, step=1) == (played, [])  # earlier
 
 
 def test_what_does_not_go_with_it_is_refused():

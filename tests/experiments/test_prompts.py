@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import types
 
 import numpy as np
 import pytest
@@ -117,6 +118,18 @@ def test_feedback_is_of_all_batches():
     np.testing.assert_array_equal(seen.success, [[1.0, 0.0], [0.25, 0.5], [1.0, 0.0]])
     np.testing.assert_array_equal(seen.lengths, [[1, 2], [3, 1], [1, 2]])
     json.dumps(seen.ids)
+
+
+def test_what_says_nothing_of_a_prompt_is_no_failure_at_it():
+    """A verifier that was late, an environment that failed, a success that was played before: the others' mean."""
+    batch = judged([1.0, 0.0, 0.0, 1.0, 1.0, 0.0, 1.0, 1.0], {})
+    batch = batch._replace(result=batch.result._replace(failed=np.arange(8) == 1))
+    for record, status in zip(batch.records, ("done", "done", "error", *["done"] * 5), strict=True):
+        record["episode"] = types.SimpleNamespace(status=status)
+    batch.records[4]["replayed"] = True
+    seen = feedback_of([batch], 2)
+    almost = np.nextafter(np.float32(1), np.float32(0))  # not kept as a success
+    np.testing.assert_array_equal(seen.success, [[1.0, almost], [almost, 1.0], [0.0, 0.0], [1.0, 1.0]])
 
 
 @pytest.mark.slow

@@ -107,11 +107,13 @@ def config_of(folder, trained, **settings):
 def test_key_states_of_unseen_episodes_are_rewarded_on_their_turns(trained, tmp_path):
     """Against the pseudo labels of episodes with other tasks; one column to the left it does not know them."""
     episodes = recorded(64, seed=1, share=0.8)
-    setup = make_setup(config_of(tmp_path, trained).lock())
+    config = config_of(tmp_path, trained)
+    config.sample.group_size = 4
+    setup = make_setup(config.lock())
     rollout = as_rollout(episodes, prompt_length=11, completion_length=80, pad_id=0, counts=("gripper", "speed"))
     own = np.float32([one.reward for one in episodes])
     result = RewardResult(own, {}, 0, 0, None, own > 9)
-    judged = Judged(rollout, [{}] * 64, [""] * 64, result)
+    judged = Judged(rollout, [{"episode": one} for one in episodes], [""] * 64, result)
     model = turn_rewards.TurnRewards(setup, path=str(trained), weight=0.25, hard=True, most=float("inf"))
     found = model(judged)
     added = found.rollout.turns.rewards - rollout.turns.rewards
@@ -137,6 +139,9 @@ def test_key_states_of_unseen_episodes_are_rewarded_on_their_turns(trained, tmp_
     )
     np.testing.assert_allclose(limited.result.rewards, own + 0.25 * turns, rtol=1e-6)
     np.testing.assert_allclose(limited.rollout.turns.rewards.sum(axis=1), limited.result.rewards, rtol=1e-6)
+    judged.records[0] = {"episode": episodes[0]._replace(status="error")}  # whose row has no part in what is added
+    rewards = model(judged).result.rewards
+    assert rewards[0] == pytest.approx(rewards[1:4].mean(), rel=1e-5) != found.result.rewards[0]
 
 
 @pytest.mark.slow

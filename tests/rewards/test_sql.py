@@ -110,6 +110,15 @@ def test_a_query_can_only_read_and_ends(query):
     assert score("SELECT a FROM t WHERE b = 1")["execution"] == 1.0  # all is as it was
 
 
+def test_the_rows_of_a_query_are_bounded_in_bytes(monkeypatch):
+    """Each is within sqlite's limits, and all lie outside of its memory: 3.8 GB in one query."""
+    monkeypatch.setattr(sql, "MAX_BYTES", 100_000)
+    many = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {}) SELECT i || '{}' FROM n"
+    database = sql.open_database("", SCRIPT)
+    assert len(sql.run(database, many.format(90, "x" * 1000), max_steps=100_000)) == 90
+    assert sql.run(database, many.format(100, "x" * 1000), max_steps=100_000) is None
+
+
 @pytest.mark.parametrize(
     "value",
     [
