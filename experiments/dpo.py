@@ -16,7 +16,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.parts import flags
-from experiments.parts.preference_data import Arrays, Encoder, PreferencePacker, flat, for_sft, load_pairs, records_of
+from experiments.parts.preference_data import (
+    SCORED,
+    Arrays,
+    Encoder,
+    PreferencePacker,
+    flat,
+    for_sft,
+    load_pairs,
+    records_of,
+)
 from experiments.parts.preference_steps import (
     PreferencePrograms,
     add_batch_statistics,
@@ -74,34 +83,24 @@ def with_reference(config, workdir: pathlib.Path, score: Callable, params: Param
     return arrays | {"ref_log_probs": cache.get_or_make(arrays, score_rows, batch_size=config.train.batch_size)}
 
 
-def with_token_rewards(
-    config, workdir: pathlib.Path, score: Callable, params: Params, encoder: Encoder, arrays: Arrays
-):
+def with_token_rewards(config, workdir: pathlib.Path, score: Callable, params: Params, arrays: Arrays) -> Arrays:
     """`arrays` with T-REG's token_rewards, from two contrasting instructions.
 
         token_rewards = sigma(logp(token | better instruction) - logp(token | worse instruction)) - 1/2
 
     Args:
-      config: of the run; algorithm.contrast holds the two instructions.
+      config: of the run.
       workdir: for the cache of log-probs.
       score: (params, rows) -> TokenScores on the host.
       params: of the reference.
-      encoder: of the run.
-      arrays: N records, K responses each.
+      arrays: N records, K responses each, with the rows of both instructions (Encoder).
 
     Returns:
-      `arrays` and token_rewards, float32 [N, K, C].
-
-    Raises:
-      ValueError: if an instruction is empty.
+      `arrays` and token_rewards, float32 [N, K, C], without the rows of the instructions.
     """
-    result = []
+    arrays, result = dict(arrays), []
     for side in ("better", "worse"):
-        if not config.algorithm.contrast[side]:
-            raise ValueError(
-                f"algorithm.contrast.{side} is empty: token rewards compare two instructions; set both better and worse"
-            )
-        rows = encoder.instructed(arrays, config.algorithm.contrast[side])
+        rows = {name: arrays.pop(f"{side}_{name}") for name in SCORED} | {"completion_mask": arrays["completion_mask"]}
         result.append(with_reference(config, workdir, score, params, rows)["ref_log_probs"])
     # sigma(x) - 1/2 = tanh(x / 2) / 2, which cannot overflow.
     return arrays | {"token_rewards": 0.5 * np.tanh(0.5 * (result[0] - result[1]))}
@@ -174,7 +173,6 @@ def score_reference(
     setup: Setup,
     workdir: pathlib.Path,
     programs: PreferencePrograms,
-    encoder: Encoder,
     reference: Params | None,
     parts: tuple,
 ) -> tuple[Arrays, ...]:
@@ -184,7 +182,6 @@ def score_reference(
       setup: of the run.
       workdir: for the cache of log-probs.
       programs: compiled functions.
-      encoder: of the run.
       reference: params, or None if the method has no reference.
       parts: arrays of the splits.
 
@@ -201,7 +198,7 @@ def score_reference(
         return programs.on_host(params, to_mesh(setup, rows))
 
     if "token_rewards" in make_objective(config).needs():
-        parts = tuple(with_token_rewards(config, workdir, score, reference, encoder, x) for x in parts)
+        parts = tuple(with_token_rewards(config, workdir, score, reference, x) for x in parts)
     return tuple(with_reference(config, workdir, score, reference, x) for x in parts)
 
 
@@ -245,7 +242,7 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
         return
     reference = keep_reference(workdir, jax.tree.map(jnp.copy, params)) if needs_reference(config) else None
     programs, state = build(setup, with_degree_head(setup, params))
-    arrays, held_out = score_reference(setup, workdir, programs, encoder, reference, (arrays, held_out))
+    arrays, held_out = score_reference(setup, workdir, programs, reference, (arrays, held_out))
     loop.total = math.ceil(settings.data_epochs * len(arrays["tokens"]) / settings.batch_size) or settings.steps
     batches = pipeline.train_iterator(range(len(arrays["tokens"])), batch_size=settings.batch_size, seed=config.seed)
     state = state_of(loop.restore(checkpoint_items(state), batches))

@@ -16,13 +16,15 @@ from experiments.parts.packers import Packing
 from experiments.parts.setup import Setup
 from rl_jax import preferences
 from rl_jax.core.types import Packed, PreferenceBatch, TokenBatch
+from rl_jax.preferences.encode import layout
 from rl_jax.preferences.records import take_responses
-from rl_jax.tokenizers import plain_text
+from rl_jax.tokenizers import ChatPrompts, plain_text
 
 Arrays = dict[str, np.ndarray]  # leading axis N; what preferences.encode_preferences returns, and extras by name
 # What losses ask for and only a record's info can say, and what in it has one entry per response.
 OF_RECORDS = ("other_rewards", "offsets", "prior_log_ratios", "attribute_targets", "prompt_weights", "values")
 OF_RESPONSES = ("other_rewards", "offsets", "prior_log_ratios", "attribute_targets", "targets")
+SCORED = ("tokens", "positions", "segment_ids")  # what a model reads
 KINDS = {1: ("labels", "pairs"), 2: ("pairs", "rankings")}  # responses -> kinds of data; more than 2: like 2
 
 
@@ -145,10 +147,22 @@ class Encoder:
     Args:
       setup: of the run.
       needed: names that the objective asks for (Objective.needs). Those in the records' info are added (info_arrays).
+        For token_rewards the rows after each instruction of config.algorithm.contrast are added, as better_tokens and
+        the like.
+
+    Raises:
+      ValueError: if token_rewards are needed and an instruction is empty.
     """
 
     def __init__(self, setup: Setup, needed: set[str]):
         rollout = setup.config.rollout
+        self._contrast = setup.config.algorithm.contrast.to_dict() if "token_rewards" in needed else {}
+        for side, instruction in self._contrast.items():
+            if not instruction:
+                raise ValueError(
+                    f"algorithm.contrast.{side} is empty: token rewards compare two instructions; set both better and "
+                    "worse"
+                )
         self._tokenizer, self._needed, self._brevity = setup.task.tokenizer, needed, setup.config.algorithm.brevity
         self._settings = dict(
             prompt_buckets=(max(rollout.prompt_buckets),),  # a single one, so that every batch has one shape
@@ -161,6 +175,9 @@ class Encoder:
         """(arrays, counts of what was truncated and dropped)."""
         with naming_lengths():
             arrays, counts = preferences.encode_preferences(self._tokenizer, records, **self._settings)
+        for side, instruction in self._contrast.items():
+            made = self.instructed(records, arrays, instruction)
+            arrays |= {f"{side}_{name}": x for name, x in made.items()}
         arrays |= info_arrays(records, arrays, self._needed)
         if "other_rewards" in self._needed - set(arrays):
             if not self._brevity:
@@ -168,20 +185,42 @@ class Encoder:
             arrays["other_rewards"] = np.float32(-self._brevity) * arrays["completion_mask"].sum(axis=2)
         return arrays, counts
 
-    def instructed(self, arrays: Arrays, instruction: str) -> Arrays:
-        """The rows of `arrays` with an instruction between the first token of each prompt, its BOS, and the rest."""
-        ids = np.array(self._tokenizer.encode_continuation(instruction), np.int32)
-        blank = np.zeros((*arrays["tokens"].shape[:2], len(ids)), np.int32)
-        tokens = np.concatenate([blank + self._tokenizer.pad_id, arrays["tokens"]], axis=2)
-        segments = np.concatenate([blank, arrays["segment_ids"]], axis=2)
-        # These columns now hold the end of the padding and the first token, which moves before the text.
-        first = np.argmax(arrays["segment_ids"] > 0, axis=2, keepdims=True)
-        texts = np.concatenate([np.take_along_axis(arrays["tokens"], first, axis=2), blank + ids], axis=2)
-        columns = first + np.arange(len(ids) + 1)
-        np.put_along_axis(tokens, columns, texts, axis=2)
-        np.put_along_axis(segments, columns, 1, axis=2)
-        positions = np.maximum(np.cumsum(segments, axis=2, dtype=np.int32) - 1, 0) * segments
-        return arrays | {"tokens": tokens, "segment_ids": segments, "positions": positions}
+    def instructed(self, records: list[dict], arrays: Arrays, instruction: str) -> Arrays:
+        """The rows of `arrays` with an instruction at the beginning of each prompt.
+
+        In a chat it is in front of the first message's text; in other prompts, and in chats that were cut, after BOS if
+        they begin with one, else before everything.
+
+        Args:
+          records: as encoded.
+          arrays: of `records`, N of them, K responses each.
+          instruction: the text.
+
+        Returns:
+          tokens, positions and segment_ids, int32 [N, K, T], T at least as many columns more as the instruction has
+          tokens.
+        """
+        (count, responses, length), rows = arrays["completion_mask"].shape, []
+        for place, tokens, segments in zip(arrays["indices"], arrays["tokens"], arrays["segment_ids"], strict=True):
+            record = records[place]
+            for k in range(responses):
+                prompt, response = (tokens[k, x][segments[k, x] > 0] for x in (slice(-length), slice(-length, None)))
+                asked = record["prompts"][k] if k < len(record.get("prompts", ())) else record["prompt"]
+                rows.append((self._instructed(asked, prompt.tolist(), instruction), response.tolist()))
+        width = arrays["tokens"].shape[2] - length + len(self._tokenizer.encode_continuation(instruction))
+        width = max(width, max(len(prompt) for prompt, _ in rows))  # for all splits the same, unless a chat needs more
+        made = layout(rows, self._tokenizer.pad_id, (width,), length)
+        return {name: made[name].reshape(count, responses, -1) for name in SCORED}
+
+    def _instructed(self, prompt, ids: list[int], instruction: str) -> list[int]:
+        """`ids` of one prompt with the instruction."""
+        if isinstance(prompt, str) and isinstance(self._tokenizer, ChatPrompts) and self._tokenizer.texts:
+            prompt = [{"role": "user", "content": prompt}]
+        if not isinstance(prompt, str | Mapping) and self._tokenizer.encode_messages(prompt) == ids:
+            first = {**prompt[0], "content": instruction + (prompt[0].get("content") or "")}
+            return self._tokenizer.encode_messages([first, *prompt[1:]])
+        begins = ids[:1] == [self._tokenizer.bos_id]  # many tokenizers have a BOS and put it before no text
+        return ids[:begins] + self._tokenizer.encode_continuation(instruction) + ids[begins:]
 
     def batch(self, arrays: Arrays, indices: np.ndarray | None = None, size: int = 0) -> PreferenceBatch:
         """The PreferenceBatch of some rows of `arrays`, filled up with absent rows.

@@ -11,10 +11,10 @@ from configs.preferences import given as base
 from experiments import dpo
 from experiments.parts import preference_steps
 from experiments.parts.origin import ChangedError
-from experiments.parts.preference_data import Best, Encoder, records_of
+from experiments.parts.preference_data import SCORED, Best, Encoder, records_of
 from rl_jax import preferences
 from rl_jax.runs.logging import read_jsonl
-from rl_jax.tokenizers import CharTokenizer
+from rl_jax.tokenizers import CharTokenizer, ChatPrompts
 from tests.experiments import small, tiny_folder
 from tests.experiments.shared_programs import share_programs, sharing  # noqa: F401  fixtures
 from tests.experiments.small import kept_signals  # noqa: F401
@@ -187,10 +187,62 @@ def test_rewards_of_tokens_do_not_overflow(files, tmp_path, monkeypatch):
     answers = iter(np.float32([[[[0, -500, -1]]], [[[-500, 0, -2]]]]))
     monkeypatch.setattr(dpo, "with_reference", lambda *args: {"ref_log_probs": next(answers)})
     found = config(files)
-    found.algorithm.contrast.update(better="x", worse="y")
-    instruct = SimpleNamespace(instructed=lambda arrays, text: arrays)
-    rewards = dpo.with_token_rewards(found, tmp_path, None, None, instruct, {})["token_rewards"]
+    rows = dict.fromkeys([f"{side}_{name}" for side in ("better", "worse") for name in SCORED])
+    rewards = dpo.with_token_rewards(found, tmp_path, None, None, {"completion_mask": None, **rows})["token_rewards"]
     np.testing.assert_allclose(rewards, [[[0.5, -0.5, 1 / (1 + np.exp(-1)) - 0.5]]], rtol=1e-5)
+
+
+class WithoutBos(CharTokenizer):
+    """Names a BOS and puts it before no text, as SmolLM2's; chats begin with a mark."""
+
+    def encode(self, text, *, bos=False, eos=False):
+        return super().encode(text, eos=eos)
+
+    def encode_messages(self, messages):
+        return super().encode("".join(f"<{message['content'] or ''}>" for message in messages))
+
+
+def with_template(alphabet):
+    """A tokenizer whose texts are chats of one message."""
+    own = WithoutBos(alphabet)
+
+    def start(messages):
+        return SimpleNamespace(ids=own.encode_messages(messages))
+
+    return ChatPrompts(SimpleNamespace(tokenizer=own, turn_end=lambda: own.eos_id, start=start))
+
+
+@pytest.mark.parametrize(
+    "tokenizer, prompt, found",
+    [
+        (CharTokenizer, "ab", "^zzab"),
+        (WithoutBos, "ab", "zzab"),
+        (WithoutBos, [dict(role="system", content="a"), dict(role="user", content="b")], "<zza><b>"),
+        (WithoutBos, [dict(role="user", content=None)], "<zz>"),
+        (with_template, "ab", "<zzab>"),
+        (WithoutBos, [dict(role="user", content="abcabc")], "zzbcabc>"),  # cut: its beginning is gone
+    ],
+)
+def test_an_instruction_begins_the_prompt(files, tokenizer, prompt, found):
+    """T-REG: after BOS if there is one, in the first message of a chat."""
+    own, plain = tokenizer("abcxyz<>"), CharTokenizer("abcxyz<>")
+    settings = config(files)
+    settings.algorithm.contrast.update(better="zz", worse="z")
+    settings.encode.truncate = "left"
+    encode = Encoder(SimpleNamespace(config=settings, task=SimpleNamespace(tokenizer=own)), {"token_rewards"})
+    arrays, _ = encode([dict(prompt=prompt, responses=["x", "yy"], rewards=[1, 0], info={})])
+    for side, text in (("better", found), ("worse", found.replace("zz", "z"))):
+        tokens, segments = arrays[f"{side}_tokens"][0], arrays[f"{side}_segment_ids"][0] > 0
+        for k, response in enumerate(("x", "yy")):
+            ids = plain.encode(text.strip("^") + response, bos=text[0] == "^", eos=True)
+            assert tokens[k, segments[k]].tolist() == ids
+            assert arrays[f"{side}_positions"][0, k, segments[k]].tolist() == list(range(len(ids)))
+        assert segments[:, :-5].sum() == 2 * len(text)  # a response begins where it did
+
+
+def test_empty_instructions_are_refused_at_the_start(files):
+    with pytest.raises(ValueError, match="algorithm.contrast.better is empty"):
+        encoder(files, {"token_rewards"})
 
 
 def test_mismatched_pairs_of_a_part_of_a_batch(files, monkeypatch):
