@@ -30,6 +30,7 @@ from experiments.parts.preference_steps import (
     PreferencePrograms,
     add_batch_statistics,
     build,
+    check_mismatched,
     make_batch_statistics,
     make_objective,
     with_degree_head,
@@ -139,7 +140,8 @@ def make_evaluate(
 
 
 def check(config) -> dpo.Objective:
-    """The objective. Raises ValueError if it needs more than given preferences."""
+    """The objective. Raises ValueError if it needs more than given preferences, or larger batches."""
+    check_mismatched(config, "train.batch_size", "eval.batch_size")
     objective = make_objective(config)
     if "prev" in objective.reference:
         raise ValueError("algorithm.reference has 'prev', which only experiments.online_dpo supports")

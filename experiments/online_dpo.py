@@ -18,7 +18,13 @@ from experiments.parts import flags, processes, references
 from experiments.parts.clock import Clock
 from experiments.parts.judging import Judged, make_evaluate, need_reward, rewards_by_source, sample_rows
 from experiments.parts.preference_data import PreferencePacker, flat, for_sft, load_pairs
-from experiments.parts.preference_steps import PreferencePrograms, add_batch_statistics, build, make_objective
+from experiments.parts.preference_steps import (
+    PreferencePrograms,
+    add_batch_statistics,
+    build,
+    check_mismatched,
+    make_objective,
+)
 from experiments.parts.prompts import make_prompts
 from experiments.parts.rewards import make_rewards
 from experiments.parts.run import Run, checkpoint_items, state_of
@@ -79,10 +85,7 @@ def choose(config, candidates: Candidates, key: jax.Array, needed: set[str]) -> 
 
 
 def labelled(batch: PreferenceBatch) -> PreferenceBatch:
-    """Makes each of N * K responses a row of its own, [N * K, 1]. Reward 1 if it was the best of its list, else 0.
-
-    First places come first: the neighbours of a response answer other prompts, as KTO's mismatched pairs require.
-    """
+    """Makes each of N * K responses a row of its own, [N * K, 1]. Reward 1 if it was the best of its list, else 0."""
     count = len(batch.rewards)
     batch = jax.tree.map(lambda x: np.swapaxes(x, 0, 1).reshape(-1, 1, *x.shape[2:]), batch)
     first = np.arange(len(batch.rewards)) < count
@@ -199,7 +202,8 @@ def set_up(config, task: Task | None) -> Setup:
 
 
 def check_config(setup: Setup) -> None:
-    """Raises ValueError if sizes do not divide, or nothing judges the samples."""
+    """Raises ValueError if sizes do not divide or are too small, or nothing judges the samples."""
+    check_mismatched(setup.config, "train.batch_size")
     if setup.config.sample.data != "pairs":
         need_reward(setup)
     sample, settings = setup.config.sample, setup.config.train

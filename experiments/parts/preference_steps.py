@@ -62,6 +62,24 @@ def make_batch_statistics(config) -> batch_stats.BatchStatistics:
     return bind(config.algorithm.batch_stats.to_dict(), batch_stats, beta=config.algorithm.beta)()
 
 
+def check_mismatched(config, *fields: str) -> None:
+    """Raises ValueError if the method takes the response of another prompt, and a batch has place for one prompt.
+
+    Args:
+      config: of the run.
+      fields: names of the sizes of batches, as "train.batch_size".
+    """
+    if not make_batch_statistics(config).reads_mismatched:
+        return
+    for field in fields:
+        group, name = field.split(".")
+        if config[group][name] < 2:
+            raise ValueError(
+                f"{field}={config[group][name]}: algorithm.batch_stats={config.algorithm.batch_stats.fn} takes the "
+                "response of another prompt of the batch; set it to 2 or more"
+            )
+
+
 class PreferencePrograms(NamedTuple):
     """The compiled functions of a run; the rest of the loop is Python on the host.
 
@@ -266,7 +284,7 @@ def add_batch_statistics(
 def mismatched_log_ratios(
     setup: Setup, programs: PreferencePrograms, batch: PreferenceBatch, params: Params, reference: Params
 ) -> tuple[jax.Array, jax.Array]:
-    """Log-ratios of each prompt with the response of the previous prompt (KTO).
+    """Log-ratios of each prompt with the response of the previous other prompt (KTO).
 
     Args:
       setup: of the run.
@@ -276,7 +294,7 @@ def mismatched_log_ratios(
       reference: params of the reference.
 
     Returns:
-      (logp - ref_logp, float32 [N]; whether the previous prompt has a response, bool [N]).
+      (logp - ref_logp, float32 [N]; whether there is such a response, bool [N]).
     """
     rows = {name: np.asarray(x) for name, x in batch.batch._asdict().items() if x is not None}
     rows |= {name: np.asarray(getattr(batch, name)) for name in ("completion_mask", "present")}

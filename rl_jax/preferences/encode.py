@@ -140,12 +140,15 @@ def unpair(records: Sequence[dict]) -> list[dict]:
 def mismatched(arrays: dict[str, np.ndarray], *, neighbour: int = -1) -> dict[str, np.ndarray]:
     """KTO's mismatched rows (arXiv 2402.01306): prompt i with the responses of prompt (i + neighbour) mod N.
 
+    N are the rows that are present. If prompt i + neighbour is the same as prompt i, it is the next one in that
+    direction that differs; TRL and HALOs take the same one.
+
     Args:
-      arrays: of encode_preferences, N of them (the update's batch).
+      arrays: of encode_preferences, the update's batch.
       neighbour: -1 as in TRL, 1 as in HALOs.
 
     Returns:
-      tokens, positions, segment_ids, completion_mask and present.
+      tokens, positions, segment_ids, completion_mask and present, which is False for a row without another prompt.
 
     Raises:
       ValueError: if a row would be matched with itself, as with fewer than two rows.
@@ -153,11 +156,38 @@ def mismatched(arrays: dict[str, np.ndarray], *, neighbour: int = -1) -> dict[st
     count, length = arrays["present"].shape[0], arrays["completion_mask"].shape[-1]
     if neighbour % max(count, 1) == 0:
         raise ValueError(f"{count} rows and neighbour={neighbour} would match a row with itself")
-    taken = {name: np.roll(arrays[name], -neighbour, axis=0) for name in ("tokens", "completion_mask", "present")}
     prompts = arrays["segment_ids"][..., :-length] > 0
+    asked = np.where(prompts, arrays["tokens"][..., :-length], -1).reshape(count, -1)
+    others, found = _others(asked, arrays["present"].any(axis=1), neighbour)
+    taken = {name: arrays[name][others] for name in ("tokens", "segment_ids", "completion_mask", "present")}
+    present = taken["present"] & found[:, None]
     tokens = np.concatenate([arrays["tokens"][..., :-length], taken["tokens"][..., -length:]], axis=-1)
-    positions, segments = _positions(np.concatenate([prompts, taken["completion_mask"]], axis=-1))
-    return taken | {"tokens": tokens, "positions": positions, "segment_ids": segments}
+    # Not the mask: a response is read whole, what an environment wrote in it too.
+    responses = (taken["segment_ids"][..., -length:] > 0) & present[..., None]
+    positions, segments = _positions(np.concatenate([prompts, responses], axis=-1))
+    mask = taken["completion_mask"] & present[..., None]
+    made = {"tokens": tokens, "positions": positions, "segment_ids": segments}
+    return made | {"completion_mask": mask, "present": present}
+
+
+def _others(prompts: np.ndarray, present: np.ndarray, step: int) -> tuple[np.ndarray, np.ndarray]:
+    """For each present row the first present one with another prompt, `step` rows away, or twice as many, ...
+
+    Args:
+      prompts: int [N, P].
+      present: bool [N].
+      step: among the present rows.
+
+    Returns:
+      (int [N], bool [N]): the rows, and whether there is one.
+    """
+    names, rows = np.unique(prompts, axis=0, return_inverse=True)[1].reshape(-1), np.flatnonzero(present)
+    others, found = np.arange(len(prompts)), np.zeros(len(prompts), bool)
+    for times in range(1, len(rows)):
+        away = np.roll(rows, -step * times)
+        new = ~found[rows] & (names[away] != names[rows])
+        others[rows[new]], found[rows[new]] = away[new], True
+    return others, found
 
 
 def rows_of(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -257,10 +257,22 @@ def test_mismatched_pairs_of_a_part_of_a_batch(files, monkeypatch):
         return SimpleNamespace(log_probs=params * np.tile(tokens.tokens[:, 5:6], (1, 5)).astype(np.float32))
 
     ratios, there = preference_steps.mismatched_log_ratios(None, SimpleNamespace(on_host=score), batch, 2.0, 1.0)
-    np.testing.assert_array_equal(there, [False, True, True, True])
+    np.testing.assert_array_equal(there, [True, True, True, False])
     letters = np.asarray(batch.batch.tokens)[:3, 0, 5]
-    # abc before xyz: prompt b with a's x and EOS, c with b's two, and in the absent row's place a with c's three.
-    np.testing.assert_allclose(np.asarray(ratios)[1:], [2 * letters[1], 3 * letters[2], 4 * letters[0]])
+    # Prompt a with c's three x and EOS, b with a's one, c with b's two.
+    np.testing.assert_allclose(np.asarray(ratios)[:3], [4 * letters[0], 2 * letters[1], 3 * letters[2]])
+
+
+@pytest.mark.parametrize("group", ["train", "eval"])
+def test_batches_of_one_prompt_are_refused_at_the_start(files, group):
+    """KTO takes another prompt's response."""
+    found = config(files, **KTO)
+    found[group].batch_size = 1
+    with pytest.raises(ValueError, match=f"{group}.batch_size=1: .*kto_anchor takes the response of another prompt"):
+        dpo.check(found)
+    dpo.check(config(files, **KTO))
+    found.algorithm.batch_stats = dict(fn="bco_anchor")
+    dpo.check(found)
 
 
 @pytest.mark.slow

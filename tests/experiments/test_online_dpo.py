@@ -116,13 +116,24 @@ def test_several_lists_of_a_prompt_stay_together(tmp_path):
     np.testing.assert_array_equal(found.batch.tokens[:, 0, 0] // 10, np.repeat(np.arange(4), 2))
 
 
-def test_labelled_responses_are_neighbours_of_other_prompts(tmp_path):
+def test_labelled_responses_are_rows_of_their_own(tmp_path):
     settings = config(tmp_path, algorithm__responses=1, algorithm__pair_selection=dict(fn="best_worst", ties="first"))
     found = online_dpo.choose(settings, candidates(), jax.random.key(0), set())
     np.testing.assert_array_equal(found.batch.tokens[:, 0, 0], [2, 10, 20, 32, 0, 11, 22, 31])
     np.testing.assert_array_equal(found.rewards[:, 0], [1, 1, 1, 1, 0, 0, 0, 0])
-    owners = found.batch.tokens[:, 0, 0] // 10
-    assert (owners != np.roll(owners, 1)).all()
+
+
+def test_shuffled_labels_are_compared_with_other_prompts(tmp_path):
+    """KTO: no response of the same prompt, wherever the shuffle puts it."""
+    owners = np.tile(np.arange(8)[:, None, None], (1, 2, 4))
+    tokens, there = TokenBatch(owners, owners * 0, owners * 0 + 1), np.ones((8, 2), bool)
+    batch = online_dpo.labelled(PreferenceBatch(tokens, np.ones((8, 2, 2), bool), there, np.zeros((8, 2))))
+    settings = config(tmp_path, train__batch_size=4, train__epochs=20)
+    for part in online_dpo.minibatches(settings, batch, jax.random.key(0)):
+        rows = {name: getattr(part.batch, name) for name in ("tokens", "positions", "segment_ids")}
+        rows |= {"completion_mask": part.completion_mask, "present": part.present}
+        found = preferences.mismatched({name: np.asarray(x) for name, x in rows.items()})
+        assert found["present"].all() and (found["tokens"][:, 0, 0] != found["tokens"][:, 0, -1]).all()
 
 
 def test_lists_of_another_length_are_refused(tmp_path):

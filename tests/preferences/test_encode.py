@@ -190,6 +190,38 @@ def test_mismatched_rows_are_prompts_with_their_neighbours_responses(neighbour):
         preferences.mismatched(alone)
 
 
+def test_mismatched_rows_are_of_other_prompts():
+    """Two rows of one prompt side by side, and absent rows, which stand after the others and repeat them."""
+    records = [record(p, r, rewards=[1.0]) for p, r in [("a", "b"), ("a", "c"), ("h", "d"), ("a", "e"), ("h", "f")]]
+    arrays, _ = preferences.encode_labels(TOKENIZER, records, **SETTINGS)
+    arrays["present"][3:] = False
+
+    def said(found):
+        rows = [np.where(found["segment_ids"] > 0, found["tokens"], TOKENIZER.pad_id)[:, 0], found["present"][:, 0]]
+        return [TOKENIZER.decode(row) if there else "" for row, there in zip(*rows, strict=True)]
+
+    found = preferences.mismatched(arrays)
+    assert said(found) == ["ad", "ad", "hc", "", ""]
+    assert not found["completion_mask"][3:].any()
+    assert said(preferences.mismatched(arrays, neighbour=1)) == ["ad", "ad", "hb", "", ""]
+    arrays["present"][1:] = False  # what is left of an evaluation's last batch: no prompt has another one's response
+    assert said(preferences.mismatched(arrays)) == [""] * 5
+
+
+def test_mismatched_rows_hold_what_an_environment_wrote():
+    """Nobody learns to say it, and everybody reads it."""
+    responses = [dict(ids=[5, 6, 7, 2], trained=[True, False, True, True]), dict(ids=[8, 9, 2])]
+    records = [record(prompt, response, rewards=[1.0]) for prompt, response in zip("ab", responses, strict=True)]
+    arrays, _ = preferences.encode_labels(TOKENIZER, records, **SETTINGS)
+    found = preferences.mismatched(arrays)
+    expected, _ = preferences.encode_labels(
+        TOKENIZER, [r | {"responses": [x]} for r, x in zip(records, responses[::-1], strict=True)], **SETTINGS
+    )
+    for name, value in found.items():
+        np.testing.assert_array_equal(value, expected[name])
+    assert found["segment_ids"].sum() == found["completion_mask"].sum() + 1 + 2 * 2  # the environment's, and prompts
+
+
 def test_chats_need_a_template_and_are_encoded_by_it(tmp_path):
     folder = FAMILIES["qwen2.5"](tmp_path / "qwen")
     template = ChatTemplate.load(folder, load_tokenizer(folder))

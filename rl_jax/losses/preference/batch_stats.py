@@ -29,7 +29,7 @@ class GlobalBatch(NamedTuple):
       lengths: float32 [N, K]. Tokens of each response.
       ref_sequence_scores: float32 [N, K]. The reference policy's sequence scores (already subtracted in u).
       mismatched_log_ratios: float32 [N]. KTO: logp - ref_logp, summed, of each prompt with another prompt's completion.
-      mismatched_present: bool [N]. Whether that other prompt has a completion.
+      mismatched_present: bool [N]. Whether there is such a completion.
     """
 
     sequence_scores: chex.Array
@@ -68,9 +68,9 @@ def kto_anchor() -> BatchStatistics:
 
         anchor [N] = max(0, mean_n (logp - ref_logp)(y'_n | q_n))
 
-    The comparator `anchored` multiplies it by beta. The mean is over the prompts whose neighbour has a completion y',
-    whether or not they have one themselves. Over devices it is one mean (HALOs), which equals TRL's mean of means for
-    equal shares. Source: arXiv 2402.01306.
+    The comparator `anchored` multiplies it by beta. The mean is over the prompts that mismatched_present has, and 0 of
+    none. Over devices it is one mean (HALOs), which equals TRL's mean of means for equal shares. Source: arXiv
+    2402.01306.
     """
 
     def update(state, before: GlobalBatch, key=None):
