@@ -53,6 +53,19 @@ def test_a_batch_has_its_shares_of_the_sources():
     assert (counts[counts > 0] > 150).all()  # of 1333 in six steps
 
 
+def test_every_step_of_a_large_mixture_can_be_drawn():
+    """In float32, a running sum of these weights leaves out over half of the second source's steps."""
+    first, second, draws = 1_000_000, 2_000_000, 1_000_000
+    count = jnp.arange(first + second)
+    rows = datasets.OfflineData(*[count] * 8)._replace(source=(count >= first).astype(jnp.int32))
+    drawn = jitted(lambda key: datasets.sample_mixed(rows, key, draws, (0.9, 0.1)).episode)(jax.random.key(0))
+    drawn = np.asarray(drawn)
+    of_second = drawn[drawn >= first]
+    assert abs(len(of_second) / draws - 0.1) < 2e-3
+    wanted = second * -np.expm1(-len(of_second) / second)  # different ones, of as many draws with replacement
+    assert abs(len(np.unique(of_second)) / wanted - 1) < 5e-3
+
+
 def test_normalised_observations():
     found = data()
     by = jitted(datasets.moments)(found.steps.observations)
