@@ -221,7 +221,8 @@ def _first(method: OffPolicy, optimizers, params_key: chex.PRNGKey, train_key: c
     opt_state = {name: optimizers[name].init(x) for name, x in params.items()}
     slow = {name: params[name] + 0.0 for name in method.slow}  # copies: a shared buffer cannot be donated
     zeros = (jnp.int32(0) for _ in range(3))
-    return TrainState(next(zeros), params, opt_state, train_key, *zeros, {"slow": slow})
+    trackers = {"slow": slow, "in_a_row": {name: jnp.int32(0) for name in params}}
+    return TrainState(next(zeros), params, opt_state, train_key, *zeros, trackers)
 
 
 def _holding(rows: Transitions, settings: ReplaySettings) -> Replay:

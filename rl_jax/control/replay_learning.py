@@ -135,7 +135,8 @@ def _means(metrics: dict[str, chex.Array], count: chex.Array) -> dict[str, Mean]
 def _step(train: TrainState, name: str, loss_of: Callable, *, opened, optimizers, settings: ReplaySettings, axis_name):
     """One optimizer step of one group: (TrainState, {"loss", "grad_norm"}, what the loss returned beside the losses).
 
-    A gradient that is not finite, or that would make a param so, changes nothing and is counted.
+    A gradient that is not finite, or that would make a param so, changes nothing and is counted, those in a row for
+    each group: skipped_in_a_row is the longest of these rows.
     """
 
     def total(vector: chex.Array):
@@ -157,13 +158,14 @@ def _step(train: TrainState, name: str, loss_of: Callable, *, opened, optimizers
         (params, opt_state),
         (train.params[name], train.opt_state[name]),
     )
-    # A good step of the actor does not end a row of bad ones of the critics, which it learns nothing from.
-    good = 0 if name == "critic" else train.skipped_in_a_row
+    # A good step of one group does not end a row of bad ones of another: what never learns is to stop the run.
+    in_a_row = train.trackers["in_a_row"] | {name: jnp.where(finite, 0, train.trackers["in_a_row"][name] + 1)}
     train = train._replace(
         params=train.params | {name: params},
         opt_state=train.opt_state | {name: opt_state},
         skipped=train.skipped + ~finite,
-        skipped_in_a_row=jnp.where(finite, good, train.skipped_in_a_row + 1),
+        skipped_in_a_row=functools.reduce(jnp.maximum, in_a_row.values()),
+        trackers=train.trackers | {"in_a_row": in_a_row},
     )
     return train, {"loss": value, "grad_norm": norm}, more
 

@@ -85,8 +85,9 @@ class ReplayState(NamedTuple):
 
     Attributes:
       train: TrainState. params and opt_state are {"critic": one flat vector, "actor": ...}; trackers is {"slow": ...},
-        the slow copies, with {"kept": Replay} and {"taken": float32 [B, R]}, the flags of interventions, and
-        {"adversary": its state}, if there are such. Its step counts gradient steps of the critics.
+        the slow copies, and {"in_a_row": {group: int32 []}}, its steps skipped since the last good one, with
+        {"kept": Replay} and {"taken": float32 [B, R]}, the flags of interventions, and {"adversary": its state}, if
+        there are such. Its step counts gradient steps of the critics.
       worlds: state of the environments.
       replay: Replay.
       written: int32 []. Steps of each environment in the replay so far, those that were overwritten included.

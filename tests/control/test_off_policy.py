@@ -127,8 +127,8 @@ def learning(method, optimizers, settings, batch):
     zero, key = jnp.int32(0), jax.random.key(0)
     params = {name: jax.flatten_util.ravel_pytree(x)[0] for name, x in method.init(key).items()}
     moments = {name: optimizers[name].init(x) for name, x in params.items()}
-    slow = {"slow": {name: params[name] for name in method.slow}}
-    train = TrainState(zero, params, moments, key, zero, zero, slow)
+    trackers = {"slow": {name: params[name] for name in method.slow}, "in_a_row": {name: zero for name in params}}
+    train = TrainState(zero, params, moments, key, zero, zero, trackers)
     return learn, replay_types.ReplayState(train, None, Replay(None, ()), zero, zero)
 
 
@@ -162,19 +162,25 @@ def test_values_are_learned_with_a_slow_copy_and_grow_without_bound_without_one(
     assert (np.abs(none) > 1e6).all()
 
 
-def test_a_good_step_of_the_actor_does_not_end_a_row_of_bad_ones_of_the_critic():
+@pytest.mark.parametrize("bad", ["critic", "actor"])
+def test_a_good_step_of_one_group_does_not_end_a_row_of_bad_ones_of_the_other(bad):
+    def loss(name, params):
+        return params[name] * (jnp.nan if name == bad else 1.0) * jnp.ones(2)
+
     method = replay_types.OffPolicy(
         init=lambda key: {"critic": jnp.ones(1), "actor": jnp.ones(1)},
         policy=None,
-        critic_loss=lambda params, slow, batch, key: (params["critic"] * jnp.nan * jnp.ones(2), jnp.zeros(2), {}),
-        actor_loss=lambda params, slow, batch, key: (params["actor"] * jnp.ones(2), {}),
+        critic_loss=lambda params, slow, batch, key: (loss("critic", params), jnp.zeros(2), {}),
+        actor_loss=lambda params, slow, batch, key: (loss("actor", params), {}),
         slow=("critic",),
     )
     settings, sgd = replay_types.ReplaySettings(2, 2, 2, gradient_steps=3), optax.sgd(0.5)
     learn, state = learning(method, {"critic": sgd, "actor": sgd}, settings, CHAIN)
     train = jax.jit(learn, compiler_options=QUICK)(state, jax.random.key(0))[0].train
-    assert train.skipped == train.skipped_in_a_row == 3 and train.params["critic"] == 1
-    np.testing.assert_allclose(train.params["actor"], 1 - 3 * 0.5)
+    good = {"critic": "actor", "actor": "critic"}[bad]
+    assert train.skipped == train.skipped_in_a_row == 3 and train.params[bad] == 1
+    assert train.trackers["in_a_row"] == {bad: 3, good: 0}
+    np.testing.assert_allclose(train.params[good], 1 - 3 * 0.5)
 
 
 @pytest.mark.parametrize(
