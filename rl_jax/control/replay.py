@@ -23,7 +23,8 @@ class Replay(NamedTuple):
     Attributes:
       rows: Transitions [B, R], or what a method keeps instead (OffPolicy.keep). Slot i holds the newest step whose
         number is i modulo R.
-      priorities: float32 [B, R], p^exponent; 0 where nothing is written. () if draws are uniform.
+      priorities: float32 [B, R], p^exponent; 0 where nothing is written, or the error was not finite. () if draws are
+        uniform.
     """
 
     rows: Transitions
@@ -247,10 +248,19 @@ def _paid(rows: Transitions, pay: Callable | None) -> Transitions:
 
 
 def with_priorities(replay: Replay, places: chex.Array, errors: chex.Array, priority: Priority) -> Replay:
-    """The replay after these steps were trained on. places: int32 [N, 2]. errors: float [N], their sizes."""
+    """The replay after these steps were trained on. A step whose error is not finite has priority 0 from then on.
+
+    Args:
+      replay: after the draw of these steps.
+      places: int32 [N, 2], environment and slot.
+      errors: float [N], their sizes.
+      priority: as at `empty`.
+    """
     if isinstance(replay.priorities, tuple):
         return replay
     raised = jnp.power(jnp.abs(errors) + priority.floor, priority.exponent)
+    # Its old priority would have it drawn again, and each batch that it is in has no finite gradient.
+    raised = jnp.where(jnp.isfinite(errors) & jnp.isfinite(raised), raised, 0.0)
     return replay._replace(priorities=replay.priorities.at[places[:, 0], places[:, 1]].set(raised))
 
 

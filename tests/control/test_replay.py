@@ -136,6 +136,20 @@ def test_draws_follow_the_priorities_and_the_weights_take_the_bias_back():
     np.testing.assert_allclose(means, uniform, rtol=0.01)
 
 
+@pytest.mark.parametrize("exponent", [0.5, 50.0])
+def test_a_step_without_a_finite_error_is_not_drawn_again(exponent):
+    ring, written, _ = filled(5, BY_ERROR)
+    errors = jnp.asarray([jnp.nan, jnp.inf, 9.0 if exponent < 1 else 1e3, 1.0])  # 1000^50 is not finite, either
+    places = jnp.asarray([[0, 0], [0, 3], [1, 1], [1, 5]])
+    ring = replay.with_priorities(ring, places, errors, BY_ERROR._replace(exponent=exponent))
+    likely = np.ones((B, R))
+    likely[tuple(np.asarray(places).T)] = [0.0, 0.0, 3.0 if exponent < 1 else 0.0, 1.0]
+    np.testing.assert_allclose(ring.priorities, likely, rtol=1e-6)
+    batch = drawn(ring, written, jax.random.key(1), 500, priority=BY_ERROR)
+    assert np.isfinite(batch.weights).all() and likely[tuple(np.asarray(batch.places).T)].all()
+    assert np.isfinite(add(ring, written, rows_of(5)).priorities).all()
+
+
 @pytest.mark.parametrize("count", [2, 3])
 def test_sums_and_windows_end_where_a_run_was_cut_off(count):
     """Old steps pay 1, new ones 100; the newest old step of environment 1 has terminated. 3 writes fill the ring."""
