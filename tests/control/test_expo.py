@@ -119,6 +119,28 @@ def test_the_base_is_cloned_and_the_edit_alone_follows_q():
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5), found, wanted)
 
 
+def test_a_swept_beta_of_zero_learns_the_clone_alone():
+    parts, key, one = simple_parts(), jax.random.key(1), jnp.ones(5)
+    batch = batch_of(jnp.linspace(-1.0, 1.0, 5)[:, None], 0.8 * one[:, None], one, one)
+
+    def learned(beta):
+        method = methods.expo(parts, beta=beta)
+        params = method.init(key)
+
+        def loss(own):
+            each, metrics = method.actor_loss(params | {"actor": own}, params, batch, key)
+            return jnp.sum(each), metrics
+
+        return jax.grad(loss, has_aux=True)(params["actor"])
+
+    plain = learned(0.0)[0]
+    (found, metrics), (edited, _) = (jax.jit(learned, compiler_options=QUICK)(jnp.float32(beta)) for beta in (0.0, 0.3))
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-6), found, plain)
+    assert all(np.isfinite(x) for x in metrics.values()) and metrics["edit/size"] == 0
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6), edited, learned(0.3)[0])
+    assert np.asarray(edited["edit"]).all()
+
+
 @pytest.mark.parametrize("beta", [0.05, 0.2, 0.3])
 def test_the_usual_target_entropy_is_between_those_of_a_narrow_and_a_broad_edit(beta):
     """No edit of [-beta, beta] has more than log 2 beta; a target above that would raise alpha for ever."""

@@ -352,3 +352,6 @@ def test_refusals():
         methods.sac(numbers(soft=True), subset=3)
     with pytest.raises(ValueError, match="discrete_sac reads one number per action"):
         methods.discrete_sac(choices(head="qr", actor=True))
+    for make in (methods.sac, functools.partial(methods.task_sac, tasks=2)):
+        with pytest.raises(ValueError, match="algorithm.method.temperature=0.0 must be above 0"):
+            make(soft_parts(), temperature=0.0).init(jax.random.key(0))

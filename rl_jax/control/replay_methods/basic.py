@@ -144,8 +144,11 @@ def task_sac(
     if tasks < 2:
         raise ValueError("algorithm.method: task_sac needs observations that end with the id of a task: use sac")
     options = dict(learn_temperature=learn_temperature, target_entropy=target_entropy, subset=subset, reads=reads)
-    start = jnp.full(tasks, temperature, jnp.float32)
-    return _soft(parts, start, lambda own, observations: observations[..., -tasks:] @ own["log_temperature"], **options)
+
+    def log_temperature_of(own, observations: chex.Array) -> chex.Array:
+        return observations[..., -tasks:] @ own["log_temperature"]
+
+    return _soft(parts, temperature, log_temperature_of, shape=(tasks,), **options)
 
 
 def _soft(
@@ -157,8 +160,9 @@ def _soft(
     target_entropy: float | None,
     subset: int,
     reads: str,
+    shape: tuple[int, ...] = (),
 ) -> OffPolicy:
-    """SAC; log_temperature_of: (the actor's params, observations [N, F]) -> log alpha, float [] or [N]."""
+    """SAC; log_temperature_of: (the actor's params, observations [N, F]) -> log alpha, float [] or [N]; shape: its."""
     critic, head, actor = parts.critic, parts.head, parts.actor
     law = actor.distribution
     wanted = -0.5 * law.num_outputs if target_entropy is None else target_entropy
@@ -190,7 +194,7 @@ def _soft(
         return loss, soft_metrics(own, -jnp.mean(log_probs))
 
     return OffPolicy(
-        init=lambda key: init_soft(key, critic, actor, temperature),
+        init=lambda key: init_soft(key, critic, actor, temperature, shape),
         policy=lambda params, observations: actor.apply(params["actor"]["policy"], observations),
         critic_loss=critic_loss,
         actor_loss=actor_loss,

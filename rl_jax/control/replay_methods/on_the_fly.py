@@ -43,7 +43,7 @@ def expo(
     Args:
       parts: critic of (s, a); actor, of the edits, reads (s, a) and has a density on [-1, 1]; base, a diffusion.
       samples: N. With beta = 0 and N = 1 it acts as the clone; with beta = 0 and N above 1 it is the clone's best of N.
-      beta: largest edit, in halves of the range; 0: no edits.
+      beta: largest edit, in halves of the range; 0: no edits. If it is traced (swept), edits of 0 are made, unlearned.
       temperature: alpha at the start.
       learn_temperature: whether alpha is moved towards the target entropy.
       target_entropy: of the scaled edit beta e, in nats, at most D log 2 beta; None is D (log beta - 1 / 2).
@@ -84,11 +84,12 @@ def expo(
         if not edits:
             return loss, metrics
         edited, log_probs = fly.edit(own["edit"], observations, actions, law.noise(edit_key, (len(actions),)))
-        log_probs = log_probs - size * jnp.log(beta)
+        log_probs = log_probs - size * jnp.log(jnp.where(beta > 0, beta, 1.0))
         found = jnp.mean(head.values(critic.apply(params["critic"], observations, base.to_env(edited))), axis=0)
-        loss += actor_losses.soft(log_probs, found, jnp.exp(own["log_temperature"]))
+        each = actor_losses.soft(log_probs, found, jnp.exp(own["log_temperature"]))
         if learn_temperature:
-            loss += actor_losses.temperature(own["log_temperature"], -log_probs, wanted)
+            each += actor_losses.temperature(own["log_temperature"], -log_probs, wanted)
+        loss += jnp.where(beta > 0, each, 0.0)
         metrics["edit/size"] = jnp.mean(jnp.abs(edited - actions))
         return loss, metrics | soft_metrics(own, -jnp.mean(log_probs))
 
@@ -111,8 +112,8 @@ def expo(
 
 
 def edit_entropy(size: int, beta) -> chex.Array:
-    """The target entropy of a scaled edit of `size` numbers, D (log beta - 1 / 2), in nats."""
-    return size * (jnp.log(beta) - 0.5)
+    """The target entropy of a scaled edit of `size` numbers, D (log beta - 1 / 2), in nats; of beta = 0 that of 1."""
+    return size * (jnp.log(jnp.where(beta > 0, beta, 1.0)) - 0.5)
 
 
 class OnTheFly(NamedTuple):

@@ -83,10 +83,27 @@ def init_both(key: chex.PRNGKey, critic, actor) -> dict[str, Any]:
     return {"critic": critic.init(critic_key), "actor": actor.init(actor_key)}
 
 
-def init_soft(key: chex.PRNGKey, critic, actor, temperature) -> dict[str, Any]:
-    """Params {"critic", "actor": {"policy", "log_temperature"}}. temperature: alpha at the start, [] or [K]."""
+def init_soft(key: chex.PRNGKey, critic, actor, temperature, shape: tuple[int, ...] = ()) -> dict[str, Any]:
+    """Params {"critic", "actor": {"policy", "log_temperature"}}.
+
+    Args:
+      key: for the weights.
+      critic: of ReplayParts.
+      actor: of ReplayParts.
+      temperature: alpha at the start, a number, which may be traced.
+      shape: of log_temperature; (K,) for K of them.
+
+    Raises:
+      ValueError: if the temperature is not positive.
+    """
+    # Whether it is learned or not: log alpha is one of the actor's params, which are to be finite after each step.
+    if isinstance(temperature, int | float) and not temperature > 0:
+        raise ValueError(
+            f"algorithm.method.temperature={temperature} must be above 0, for its log is what is kept: for nearly none "
+            "set a small one, as 1e-6, and learn_temperature=False"
+        )
     params = init_both(key, critic, actor)
-    log_temperature = jnp.log(jnp.asarray(temperature, jnp.float32))
+    log_temperature = jnp.log(jnp.full(shape, temperature, jnp.float32))
     return params | {"actor": {"policy": params["actor"], "log_temperature": log_temperature}}
 
 
