@@ -114,6 +114,15 @@ def budget_of(config: Mapping[str, Any], program: str) -> dict[str, int]:
     return result
 
 
+def length_field(config: Mapping[str, Any], program: str) -> str:
+    """The field, by its dotted name, that says for how long a program trains."""
+    group = GROUPS.get(program, "train")
+    fields = config.get(group, {})
+    if "total_steps" in fields:
+        return f"{group}.total_steps"
+    return f"{group}.data_epochs" if fields.get("data_epochs") else f"{group}.steps"
+
+
 def result_of(names: Mapping[str, Any]) -> str | None:
     """The name of the result among a run's metrics: the first of RESULTS that is present."""
     return next((name for name in RESULTS if name in names), None)

@@ -21,6 +21,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from experiments.parts.budgets import length_field
 from rl_jax.preferences.episodes import FOLDER
 from rl_jax.runs import disk
 from rl_jax.runs.logging import write_atomically
@@ -61,9 +62,9 @@ def named(value: Any) -> Any:
 
 
 def begun(workdir: pathlib.Path) -> bool:
-    """Whether a start in `workdir` would go on with what an earlier one made."""
-    folder = workdir / "checkpoints"
-    return is_complete(workdir) or (folder.is_dir() and any(path.name.isdecimal() for path in folder.iterdir()))
+    """Whether a start in `workdir` goes on with what an earlier one made there: what a fork begins with is not."""
+    steps, given = checkpoint_steps(workdir), _fork_of(workdir).get("step", -1)
+    return is_complete(workdir) or (bool(steps) and steps[-1] > given)
 
 
 def refuse_model_folder(workdir: pathlib.Path) -> None:
@@ -128,10 +129,16 @@ def made_of(config: ConfigDict, workdir: pathlib.Path) -> dict[str, Any]:
     init_from = config.get("init_from")
     if init_from and (steps := checkpoint_steps(pathlib.Path(init_from))):
         result[START] = steps[-1]
-    if (workdir / FORKED).is_file():
-        result["forked_from"] = fork = read_json(workdir / FORKED)
-        result |= _start_of(pathlib.Path(fork["workdir"]), config)
+    if fork := _fork_of(workdir):
+        result["forked_from"] = fork
+        result |= {} if fork.get("part") else _start_of(pathlib.Path(fork["workdir"]), config)
     return result
+
+
+def _fork_of(workdir: pathlib.Path) -> dict[str, Any]:
+    """The run and step that a fork began with, {"part": true} for the warm start it took along; {} if it is no fork."""
+    path = workdir / FORKED
+    return read_json(path) if path.is_file() else {}
 
 
 def _start_of(forked: pathlib.Path, config: ConfigDict) -> dict[str, Any]:
@@ -146,6 +153,33 @@ def _origin_of(workdir: pathlib.Path) -> dict[str, Any]:
     """The "origin" of the run in `workdir`; {} if there is no run.json."""
     path = workdir / "run.json"
     return read_json(path).get("origin", {}) if path.is_file() else {}
+
+
+def spent(config: ConfigDict, workdir: pathlib.Path, program: str, step: int, total: int) -> str:
+    """Why a run that is complete passes another one's results for its own: it is a fork, of other settings, that has
+    not trained; "" if it does not.
+
+    Args:
+      config: of the run.
+      workdir: its folder.
+      program: that runs.
+      step: the last one done.
+      total: the number of steps.
+    """
+    fork = _fork_of(workdir)
+    old = pathlib.Path(fork.get("workdir", ""))
+    if step > fork.get("step", -1) or not (old / "config.json").is_file():
+        return ""
+    record = read_json(old / "run.json") if (old / "run.json").is_file() else {}
+    changes, _ = _changes(config, last_config(old), record, program)
+    lines = _lines({name: change for name, change in changes.items() if not _within(name, FREE)}, record, program)
+    if not lines:
+        return ""
+    way = f"raise {length_field(config, program)}" if step >= total else f"{old} ended there by itself"
+    head = (
+        f"--fork={workdir}: the newest checkpoint of {old} is at step {step} of {total}, so no step would be taken with"
+    )
+    return "\n".join([f"{head} other settings: {way}", *lines])
 
 
 def checkpoint_steps(run: pathlib.Path) -> list[int]:
@@ -253,10 +287,10 @@ def fork(old: pathlib.Path, new: pathlib.Path, *, first: bool = True, patience_s
         if time.monotonic() > give_up:
             raise TimeoutError(f"--fork={new}: the first process has not made it within {patience_s:g} s")
         time.sleep(0.1)
-    if (new / FORKED).is_file() and (there := read_json(new / FORKED)["workdir"]) == str(old):
+    if (there := _fork_of(new).get("workdir")) == str(old):
         return new
     if new.exists() and (not new.is_dir() or any(new.iterdir())):
-        of = f"the fork of another run, {there}" if (new / FORKED).is_file() else "not empty"
+        of = f"the fork of another run, {there}" if there else "not empty"
         raise ValueError(f"--fork={new} is {of}: give a new folder")
     folder = old / "checkpoints"
     steps = checkpoint_steps(old)
@@ -323,8 +357,7 @@ def _is_known(workdir: pathlib.Path) -> bool:
 
     A fork takes the warm start of the other run as it is.
     """
-    forked = read_json(workdir / FORKED) if (workdir / FORKED).is_file() else {}
-    return begun(workdir) and (workdir / "run.json").is_file() and not forked.get("part")
+    return begun(workdir) and (workdir / "run.json").is_file() and not _fork_of(workdir).get("part")
 
 
 def _within(name: str, groups: tuple[str, ...]) -> bool:

@@ -134,6 +134,9 @@ class Run:
           items: name -> pytree, as `Step.end` takes them. With in_place their buffers are donated.
           data: an iterator with get_state and set_state, restored too; saved with every checkpoint.
           in_place: whether memory holds the state once, not twice, while it is read.
+
+        Raises:
+          origin.ChangedError: if the run is complete as a fork that has not trained, and its settings are its own.
         """
         self._data = data
         with disk.named(self.workdir / "checkpoints"):
@@ -147,9 +150,18 @@ class Run:
         self.step = self.host["step"]
         if data is not None:
             data.set_state(self.host["data"])
+        if self.done:
+            self._refuse_spent()
         part = "this run" if self._whole else f"its {self.program}"  # the warm start of another program
         self.say(f"{part} is complete, at step {self.step}" if self.done else f"{part} resumes from step {self.step}")
         return items
+
+    def _refuse_spent(self) -> None:
+        wrong = ""
+        if distributed.is_main():
+            wrong = origin.spent(self.config, self.workdir, self.program, self.step, self.total)
+        if wrong := distributed.gather(wrong)[0]:
+            raise origin.ChangedError(wrong)
 
     def __enter__(self) -> "Run":
         """Opens the logger where `restore` put the run. The end closes it and the checkpoints, also after an error."""

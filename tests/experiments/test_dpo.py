@@ -9,7 +9,7 @@ import pytest
 
 from configs.preferences import given as base
 from experiments import dpo
-from experiments.parts import preference_steps
+from experiments.parts import origin, preference_steps
 from experiments.parts.origin import ChangedError
 from experiments.parts.preference_data import SCORED, Best, Encoder, records_of
 from rl_jax import preferences
@@ -115,8 +115,16 @@ def test_the_reference_is_scored_once(plain, files):
     # Not by `monkeypatch`, which ends the sharing of programs: no program reads this.
     with mock.patch.object(dpo, "ReferenceCache", lambda *args, **kw: made.append(cache(*args, **kw)) or made[-1]):
         dpo.run(found, plain.parent / "again")
-    assert [x.made for x in made] == [0, 0]
-    np.testing.assert_array_equal(losses(plain.parent / "again"), losses(plain))
+        assert [x.made for x in made] == [0, 0]
+        np.testing.assert_array_equal(losses(plain.parent / "again"), losses(plain))
+        # A fork has the warm start, and so the reference; its own settings are trained with.
+        del made[:]
+        found = config(files, reference_cache=str(plain / "reference"), steps=7, beta=0.5)
+        found.sft.steps = 2
+        dpo.run(found, origin.fork(plain, plain.parent / "fork"))
+    assert [x.made for x in made] == [0, 0] and len(losses(plain.parent / "fork")) == 7
+    origins = [json.loads((run / "run.json").read_text())["origin"] for run in (plain, plain.parent / "fork")]
+    assert origins[0][origin.REFERENCE] == origins[1][origin.REFERENCE]
 
 
 def test_sft_is_on_the_best_responses_of_the_prompts_that_fit():

@@ -13,6 +13,7 @@ import pyarrow.parquet
 import pytest
 
 from experiments.parts import origin, stops, turn_replay, warm_start
+from experiments.parts.budgets import length_field
 from experiments.parts.episode_replay import Successes
 from experiments.parts.plan_memory import PlanMemory
 from experiments.parts.run import Run, claim, record_run
@@ -204,6 +205,62 @@ def test_a_fork_begins_with_the_newest_checkpoint_and_has_its_own_settings(tmp_p
     assert run(new, settings(rate=2.0)) == sum(range(4)) + 2.0 * (4 + 5 + 6)
     assert {path: path.read_bytes() for path in old.rglob("*") if path.is_file()} == before
     assert origin.fork(old, new, first=False) == new
+
+
+def test_a_fork_has_the_warm_start_and_the_reference_of_its_run(tmp_path):
+    """The SFT in its folder is complete there, with a record of its own; DPO compares with the same reference."""
+    old, new, found = tmp_path / "old", tmp_path / "new", settings(sft=dict(steps=3), init_from="")
+
+    def start(workdir, params):
+        with mock.patch.object(warm_start.checkpoint, "checksum", lambda params: params):
+            record_run(found, workdir, "dpo", [])
+            assert run(workdir / "sft", found, program="sft") == 0 + 1 + 2
+            return warm_start.keep_reference(workdir, params)
+
+    found.train.steps = 3
+    start(old, "a")
+    (old / "checkpoints" / "2").mkdir(parents=True)
+    for _ in range(2):  # the second start is a resumed one
+        origin.fork(old, new)
+        assert start(new, "a") == "a" and saved(new / "sft")[-1] == 3
+    with pytest.raises(origin.ChangedError, match="another reference"):
+        start(new, "b")
+    assert read_json(new / "run.json")["origin"]["forked_from"] == {"workdir": str(old), "step": 2}
+    with pytest.raises(ValueError, match=r"sft is not empty: give a new folder"):
+        origin.fork(old, new / "sft")
+    shutil.rmtree(new)
+    origin.fork(old, new)
+    os.remove(new / "sft" / "run.json")  # of a run of before there were records
+    start(new, "a")
+    assert read_json(new / "sft" / "run.json")["origin"]["forked_from"] == {"part": True}
+
+
+def test_a_fork_of_other_settings_without_a_step_left_is_refused(tmp_path):
+    """It would be complete at once, with the params of the run that it is a fork of."""
+    old, new = tmp_path / "old", tmp_path / "new"
+    run(old, settings(), steps=4)
+    run(old, settings())
+    for changed, total in ((dict(rate=2.0), 7), (dict(train__steps=5), 5), (dict(eval__every=1), 7)):
+        with pytest.raises(origin.ChangedError) as refused:
+            run(origin.fork(old, new), settings(**changed))
+        name = next(iter(changed)).replace("__", ".")
+        lines = str(refused.value).splitlines()
+        assert f"newest checkpoint of {old} is at step 7 of {total}, so" in lines[0] and len(lines) == 2
+        assert lines[0].endswith(": raise train.steps") and lines[1].startswith(f"  {name}: ")
+        assert not (new / "final.json").exists()
+    # Nothing of the fork's own was made, so the same command with more steps is a new run of these settings.
+    assert run(origin.fork(old, new), settings(rate=2.0, train__steps=8)) == sum(range(7)) + 2.0 * 7
+    assert read_json(new / "config.json")["train"]["steps"] == 8
+    with pytest.raises(origin.ChangedError, match=r"started with other settings:\n  rate: 2\.0 -> 3\.0"):
+        run(origin.fork(old, new), settings(rate=3.0, train__steps=8))
+    assert run(origin.fork(old, tmp_path / "same"), settings(name="y")) == sum(range(7)), "a copy"
+    assert run(origin.fork(old, tmp_path / "same"), settings(name="y")) == sum(range(7)), "which is complete"
+
+
+def test_the_field_that_makes_a_run_longer_is_that_of_its_program():
+    lasting = {"train": {"total_steps": 9}}, {"train": {"steps": 4, "data_epochs": 1.5}}, {"train": {"data_epochs": 0}}
+    assert [length_field(one, "dpo") for one in lasting] == ["train.total_steps", "train.data_epochs", "train.steps"]
+    assert length_field({"train": {"steps": 4}, "sft": {"steps": 2}}, "sft") == "sft.steps"
 
 
 @pytest.mark.parametrize("links", [True, False])
