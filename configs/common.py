@@ -69,12 +69,12 @@ def checkpoint(every: int) -> dict:
     """The fields of rl_jax.training.checkpoint.Checkpointer.
 
     The newest `keep` checkpoints are kept, the multiples of keep_every steps (0: none), and the keep_best best ones by
-    a metric of metrics.jsonl with best_mode "max" or "min".
+    a metric of metrics.jsonl with best_mode "max" or "min". best_metric "": eval/pass@1, or what the evaluations have.
 
     Args:
       every: steps between saves.
     """
-    return dict(every=every, keep=2, keep_every=0, keep_best=0, best_metric="eval/pass@1", best_mode="max")
+    return dict(every=every, keep=2, keep_every=0, keep_best=0, best_metric="", best_mode="max")
 
 
 def train(*, steps: int, optimizer: ConfigDict, **more) -> dict:

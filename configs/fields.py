@@ -79,7 +79,8 @@ RUN = {
     "checkpoint.keep": "Number of newest checkpoints to keep.",
     "checkpoint.keep_every": "Also keep checkpoints at multiples of this many steps. 0: none.",
     "checkpoint.keep_best": "Also keep this many of the best by best_metric. 0: none.",
-    "checkpoint.best_metric": "Metric of metrics.jsonl for keep_best.",
+    "checkpoint.best_metric": 'Metric of metrics.jsonl for keep_best. "": eval/pass@1; without it eval/return, '
+    "eval/reward or the accuracy of preferences.",
     "checkpoint.best_mode": 'Whether the "max" or the "min" of best_metric is best.',
     "log.progress": "Print progress.",
     "log.tensorboard": "Write TensorBoard files to WORKDIR/tb.",

@@ -26,6 +26,7 @@ import jax
 
 from experiments.export import card, tokenizer_files
 from experiments.parts import hub, refusals
+from experiments.parts.budgets import BEST
 from experiments.parts.setup import Setup, load_params, load_task, lora_config, make_setup, model_config
 from experiments.parts.stored import read_config
 from rl_jax import tasks
@@ -156,15 +157,25 @@ def last_evaluation(workdir: pathlib.Path, step: int | None) -> dict[str, Any]:
 
 
 def best_checkpoint(workdir: pathlib.Path) -> pathlib.Path:
-    """The kept checkpoint whose step has the best of config.checkpoint.best_metric.
+    """The kept checkpoint whose step has the best of config.checkpoint.best_metric (budgets.BEST if that is "").
 
     Raises:
       ExportError: if no kept checkpoint's step has the metric.
     """
     settings = last_config(workdir)["checkpoint"]
-    name, sign = settings["best_metric"], 1 if settings["best_mode"] == "max" else -1
+    names = (settings["best_metric"],) if settings["best_metric"] else BEST
+    sign = 1 if settings["best_mode"] == "max" else -1
     folders = {int(path.name): path for path in (workdir / "checkpoints").glob("*") if path.name.isdecimal()}
     rows = read_jsonl(workdir / METRICS_FILE) if (workdir / METRICS_FILE).exists() else []
+    logged = {name for row in rows for name, value in row.items() if value is not None}
+    name = next((name for name in names if name in logged), None)
+    if name is None:
+        evaluated = ", ".join(sorted(name for name in logged if name.startswith("eval/"))) or "none"
+        raise ExportError(
+            f"{workdir}: no step has the metric {' or '.join(names)} of checkpoint.best_metric. Metrics of its "
+            f"evaluations: {evaluated}. Run the command that trained again with --config.checkpoint.best_metric=NAME "
+            "(a complete run only notes it), or export RUN/checkpoints/STEP"
+        )
     values = {row["step"]: sign * row[name] for row in rows if row["step"] in folders and row.get(name) is not None}
     if not values:
         raise ExportError(

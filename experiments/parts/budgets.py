@@ -57,6 +57,9 @@ SAMPLES: dict[str, Callable[[Mapping[str, Any]], int]] = {
     "control.offline": lambda config: config["train"]["batch_size"],
 }
 
+# The metric for checkpoint.keep_best, where the config names none: the first of these that an evaluation has.
+BEST = tuple(name for name in RESULTS if name.startswith("eval/") and name != "eval/loss")
+
 GROUPS = {"sft": "sft"}  # program -> the config's group with its steps, if that is not "train"
 
 

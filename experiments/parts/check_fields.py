@@ -125,8 +125,9 @@ def between(values: Mapping[str, Any], others: tuple = ()) -> Iterator[str]:
             "rollout.engine.url is empty: rollout.engine.name=openai needs a server, "
             "--config.rollout.engine.url=http://HOST:PORT"
         )
-    if values.get("checkpoint.keep_best") and not values.get("checkpoint.best_metric"):
-        yield f"checkpoint.keep_best={values['checkpoint.keep_best']} needs checkpoint.best_metric"
+    best = of("checkpoint.keep_best", "checkpoint.best_mode", "checkpoint.best_metric")
+    if best and best[0] and best[1:] == ["min", ""]:
+        yield "checkpoint.best_mode='min' needs checkpoint.best_metric: without it a reward counts, or a share"
     counts = of("checkpoint.every", "log_every")
     if counts and counts[0] % counts[1]:
         yield f"checkpoint.every={counts[0]} must be a multiple of log_every={counts[1]}"

@@ -27,7 +27,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from experiments.parts import hub, origin, processes, stops
-from experiments.parts.budgets import samples_per_step
+from experiments.parts.budgets import BEST, samples_per_step
 from experiments.parts.clock import Clock
 from experiments.parts.devices import describe
 from experiments.parts.meter import Meter
@@ -94,7 +94,8 @@ class Run:
         self._limit = None if settings is None else settings.max_nonfinite_in_a_row
         self._stride = stride
         self._eval_every = config.eval.every if eval_every is None else eval_every
-        self._options = config.checkpoint.to_dict() if checkpoints is None else checkpoints
+        options = config.checkpoint.to_dict() if checkpoints is None else checkpoints
+        self._options = options | {"best_metric": options.get("best_metric") or BEST}
         self._checkpoints, self._data, self._stack, self._ended = None, None, contextlib.ExitStack(), True
         self._carried, self.meter = None, Meter([], None)
         steps = config.log.get("profile_steps", ()) if self._whole else ()  # a warm start has steps of its own

@@ -15,7 +15,7 @@ import pathlib
 import shutil
 import signal
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -46,7 +46,7 @@ class Checkpointer:
         keep: int | None = 2,
         keep_every: int = 0,
         keep_best: int = 0,
-        best_metric: str = "",
+        best_metric: str | Sequence[str] = "",
         best_mode: str = "max",
     ):
         """Opens a directory of checkpoints. The newest checkpoint is always kept.
@@ -57,7 +57,7 @@ class Checkpointer:
           keep: how many of the newest to keep. None keeps all.
           keep_every: multiples of this many steps are kept for good. 0: none.
           keep_best: how many of the best by best_metric to keep.
-          best_metric: name of the metric for keep_best.
+          best_metric: name of the metric for keep_best; of several, the first that a step has.
           best_mode: "max" or "min".
 
         Raises:

@@ -133,6 +133,7 @@ NAN = math.nan
         (grpo(eval__every=-1), "eval.every=-1 must be 0 (only before and after) or more"),
         (grpo(sft__eval_every=0), "sft.eval_every=0 must be 1 or more"),
         (grpo(checkpoint__every=0), "checkpoint.every=0 must be 1 or more"),
+        (grpo(checkpoint__keep_best=1, checkpoint__best_mode="min"), "best_mode='min' needs checkpoint.best_metric"),
         (control(log_every=0), "log_every=0 must be 1 or more"),
         (grpo(algorithm__surrogate__clip_low=-0.1), "algorithm.surrogate.clip_low=-0.1 must be from 0 to 1"),
         (grpo(algorithm__surrogate__clip_low=1.2), "algorithm.surrogate.clip_low=1.2 must be from 0 to 1"),

@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import shutil
 
 import jax
 import numpy as np
@@ -199,8 +200,13 @@ def test_the_best_of_the_kept_checkpoints(tmp_path):
         return cli.best_checkpoint(run)
 
     assert best("max") == run / "checkpoints" / "6" and best("min") == run / "checkpoints" / "2"
-    with pytest.raises(cli.ExportError, match="no kept checkpoint has the metric 'eval/pass@1'"):
+    assert best("max", "") == run / "checkpoints" / "6", "a reward of one's own has no pass@1"
+    said = "no step has the metric eval/pass@1 of checkpoint.best_metric. Metrics of its evaluations: eval/reward. Run"
+    with pytest.raises(cli.ExportError, match=said):
         best("max", "eval/pass@1")
+    shutil.rmtree(run / "checkpoints")
+    with pytest.raises(cli.ExportError, match="no kept checkpoint has the metric 'eval/reward': checkpoint.every and"):
+        best("max")
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,18 @@ def test_a_metric_that_is_not_there_is_said_once(tmp_path):
     assert (kept, best, len(told)) == ([2], None, 1)
 
 
+def test_of_several_metrics_the_first_that_a_step_has_decides_for_the_run(tmp_path):
+    """A metric that comes later would not be in one order with it."""
+    several = dict(keep=1, keep_best=1, best_metric=("other", "score", "loss"))
+    assert save(tmp_path, {1: None, 2: 1.0, 3: 5.0, 4: 2.0}, **several) == ([3, 4], 3)
+    assert save(tmp_path, {5: 3.0}, **several) == ([3, 5], 3), "read again"
+    with Checkpointer(tmp_path, every=1, **several) as checkpoints:
+        checkpoints.save(6, {"state": {"x": jnp.zeros(4)}}, {"step": 6}, {"other": 9.0, "loss": 9.0})
+        assert checkpoints.best_step() == 3
+    with pytest.warns(UserWarning, match="best_metric='a' or 'b' is not among the metrics of step 1: loss, score"):
+        save(tmp_path / "none", {1: 5.0}, keep=1, keep_best=1, best_metric=("a", "b"))
+
+
 @pytest.mark.parametrize(
     ("options", "match"),
     [
