@@ -7,7 +7,8 @@
 at a small price. The recorded episodes of the warm start call it in three of ten cases, half of them
 malformed; rewards teach the rest. Arguments: `calculator` (the default), `broken` (it returns random numbers: calls die
 out), `unmasked` (the environment's tokens are trained on, as a mistake), `arithmetic` (one turn: what experiments.grpo
-does), `smoke` (seconds, for CI).
+does), `own` (an environment of yours that makes its own problems, --config.agent.env.fn=my_worlds:Guess: a small model
+of ASCII characters from scratch, without a warm start, or --config.model.path=FOLDER), `smoke` (seconds, for CI).
 """
 
 from configs import common, sweeps
@@ -56,9 +57,11 @@ def of(config, **changes):
 
 
 def get_config(arg: str | None = None):
-    words = common.parse(arg, ("calculator", "broken", "unmasked", "arithmetic", "smoke"))
+    words = common.parse(arg, ("calculator", "broken", "unmasked", "arithmetic", "own", "smoke"))
     if "arithmetic" in words:
         return of(arithmetic.get_config("smoke" if "smoke" in words else None))
+    if "own" in words:
+        return _own("smoke" in words)
     config = base("agent")
     config.task = dict(name="calculator", digits=2, num_train=4_000, num_test=500, data_dir=common.DATA_DIR)
     config.agent.update(max_turns=3, max_turn_tokens=8)
@@ -80,6 +83,28 @@ def get_config(arg: str | None = None):
         common.smoke(config)
         config.task.update(num_train=200, num_test=20)
     return config
+
+
+def _own(smoke: bool):
+    """An environment that reads no prompts of a file: records are numbers, and a reset makes of them what it likes."""
+    config = base("own_agent")
+    config.task = dict(
+        name="rl_jax.envs.text.adapters.problems:load", num_train=10_000, num_test=200, data_dir=common.DATA_DIR
+    )
+    config.agent.update(max_turn_tokens=16)
+    config.agent.env = dict(fn="MODULE:CLASS")
+    config.model = common.transformer(
+        embed_dim=64, num_layers=3, num_heads=4, num_kv_heads=4, head_dim=16, mlp_dim=256, tied_head=False
+    )
+    config.rollout.update(completion_length=256, prompt_buckets=(64, 256))
+    config.sft.steps = 0  # nothing is recorded
+    config.train.update(steps=100)
+    config.algorithm.advantage = dict(fn="leave_one_out")
+    config.sample.update(prompts_per_step=16, group_size=8)
+    config.train.optimizer = common.optimizer(learning_rate=3e-4, warmup_steps=10)
+    config.eval.update(every=20, num_prompts=64, batch_size=64)
+    config.checkpoint.every = 20
+    return common.smoke(config) if smoke else config
 
 
 def sweep_seed(arg: str | None = None):

@@ -33,6 +33,7 @@ from rl_jax.experience.trajectory import Trajectory
 from rl_jax.rewards.pool import RewardResult
 from rl_jax.rollout.lm.episodes import as_rollout
 from rl_jax.stats import pass_hat_k
+from rl_jax.tokenizers.characters import NOT_WRITTEN
 
 ENDS = ("done", "turns", "tokens", "context", "error")
 
@@ -117,7 +118,7 @@ def rows_of(setup: Setup, trajectories: Sequence[Trajectory]) -> Rollout:
     if len(failed) == len(trajectories):
         raise RuntimeError(
             f"the environment failed in all {len(failed)} episodes, twice each. The first, of prompt "
-            f"{failed[0].prompt_id!r}: {failed[0].error}"
+            f"{failed[0].prompt_id!r}: {failed[0].error}{_remedy(failed[0].error)}"
         )
     settings = setup.config.rollout
     longest = max(len(trajectory.segments[0][0].ids) for trajectory in trajectories if trajectory.segments)
@@ -128,6 +129,17 @@ def rows_of(setup: Setup, trajectories: Sequence[Trajectory]) -> Rollout:
         pad_id=setup.task.tokenizer.pad_id,
         observations=setup.config.agent.train_observations,
         counts=policy.turn_counts(setup.config),
+    )
+
+
+def _remedy(error: str) -> str:
+    """What to do about an environment that writes what the task's own characters cannot; "" for other errors."""
+    if NOT_WRITTEN not in error:
+        return ""
+    return (
+        ". The tokenizer is that of config.task: an environment with problems of its own takes "
+        "--config=configs/agents.py:own, which has all of ASCII; a model's folder, --config.model.path=FOLDER, brings "
+        "its own tokenizer"
     )
 
 

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 
 from rl_jax.tokenizers.base import checked
 
+NOT_WRITTEN = "is not in the alphabet"  # of an error: a text that has other characters
+
 
 class CharTokenizer:
     """One id per character: pad 0, bos 1, eos 2, then the characters of `alphabet` in order."""
@@ -27,8 +29,8 @@ class CharTokenizer:
         ids = [self.bos_id] if bos else []
         for place, character in enumerate(text):
             if character not in self._ids:
-                raise ValueError(f"character {character!r} at place {place} of {text!r:.80} is not in the "
-                                 f"alphabet {self.alphabet!r}")
+                raise ValueError(f"character {character!r} at place {place} of {text!r:.80} {NOT_WRITTEN} "
+                                 f"{self.alphabet!r}")
             ids.append(self._ids[character])
         return ids + [self.eos_id] if eos else ids
 

@@ -19,6 +19,7 @@ from rl_jax.envs.text import Step
 from rl_jax.experience import trajectory as t
 from rl_jax.rollout.lm.episodes import as_rollout
 from rl_jax.runs.logging import read_jsonl
+from rl_jax.tokenizers import CharTokenizer
 from tests.experiments import small
 from tests.experiments.shared_programs import share_programs, sharing  # noqa: F401  fixtures
 from tests.experiments.small import kept_signals, reward, sevens_and_even  # noqa: F401  a fixture
@@ -214,6 +215,14 @@ def test_a_failed_row_leaves_its_group():
     assert metrics["episode/end/error"] == 0.25 and metrics["episode/calls"] == 1.0
     with pytest.raises(RuntimeError, match="failed in all 2 episodes, twice each.*prompt 'p': OSError: x"):
         play_groups.rows_of(setup, failing(["error", "error"], [0.0, 0.0]))
+
+
+def test_an_environment_that_the_characters_cannot_write_is_told_the_config_for_it():
+    with pytest.raises(ValueError) as unwritten:
+        CharTokenizer("01").encode("G")
+    failed = [one._replace(error=str(unwritten.value)) for one in failing(["error"], [0.0])]
+    with pytest.raises(RuntimeError, match=r"character 'G'.* '01'\. The tokenizer .*--config=configs/agents.py:own"):
+        play_groups.rows_of(None, failed)
 
 
 def test_components_that_lack_what_the_environment_pays_are_refused(tmp_path):

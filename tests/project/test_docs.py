@@ -26,7 +26,16 @@ LOOKED_UP = {"results_by_claim.md", "papers.md"}  # pages that nobody reads so
 NEEDS_FILES = {"models.md"}  # whose snippets read a folder of the reader's; tests/models does what they say
 # What a snippet cannot see by itself: a config is plain data, and binding it looks its names up.
 AFTER = {
-    "agents.md": "world = Guess()\nworld.reset({}, 0)\nassert world.step(str(world.number)).done\n",
+    "agents.md": """
+from configs import agents
+from rl_jax import tasks
+from rl_jax.tokenizers.dialogue import dialogue_of
+config, world = agents.get_config("own"), Guess()
+task = tasks.load(**config.task)
+begun = dialogue_of(task.tokenizer).start(world.reset(task.data_source("train")[0], 0))
+assert 0 < len(begun.ids) <= max(config.rollout.prompt_buckets)
+assert not world.step("").done and world.step(str(world.number)).done
+""",
     "losses.md": "from experiments.tools.method_families import bound_functions\nbound_functions(config)\n",
     "tasks.md": """
 task = load(largest=9, data_dir="data")
