@@ -81,11 +81,7 @@ def make_run(config, *, parts: int = 1, axis_name: str | None = None, relabel=No
     if config.sample.num_envs % parts:
         raise ValueError(f"sample.num_envs={config.sample.num_envs} do not divide over {parts} devices")
     env = load_env(config, config.sample.num_envs // parts, learning=True)
-    runs = count_runs(config)
-    if not env.pure and (runs > 1 or config.mesh):
-        raise ValueError(
-            f"{config.env.name} lives on the host: it can be trained in one run, on one device, not {runs} runs"
-        )
+    check_host(config, env)
     judged = load_env(config, config.eval.num_episodes, fresh_starts=0) if config.eval.num_episodes else None
     also = further_envs(config)
     settings = settings_of(config)
@@ -251,6 +247,20 @@ def state_specs(state: control.ControlState) -> control.ControlState:
 def count_runs(config) -> int:
     """The number of the config's runs, without a device (control_setup.runs_of has their keys)."""
     return len(config.runs) or config.num_seeds * math.prod(len(values) for _, values in config.sweep)
+
+
+def check_host(config, env: envs.Vector) -> None:
+    """Raises ValueError if the env lives on the host and there are several runs, or a mesh."""
+    runs = count_runs(config)
+    if env.pure or (runs == 1 and not config.mesh):
+        return
+    remedies = ["set --config.num_seeds=1"] * (config.num_seeds > 1)
+    remedies += ["give each swept value a run of its own"] * bool(config.sweep or config.runs)
+    remedies += [f"leave out mesh={config.mesh!r}"] * bool(config.mesh)
+    raise ValueError(
+        f"{config.env.name} lives on the host: it can be trained in one run, on one device, not {runs} run"
+        f"{'s' * (runs > 1)}{' on a mesh' if config.mesh else ''}: {', '.join(remedies)}"
+    )
 
 
 def few_rows(config) -> bool:

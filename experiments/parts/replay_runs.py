@@ -13,7 +13,7 @@ from experiments.parts import residual_bases
 from experiments.parts.adversaries import make_payer
 from experiments.parts.control_agents import build_team
 from experiments.parts.control_planning import build_planner
-from experiments.parts.control_runs import count_runs, judge
+from experiments.parts.control_runs import check_host, judge
 from experiments.parts.control_setup import load_env, num_updates, refuse_hidden_features, settings_of, with_values
 from experiments.parts.episodes import episode_row
 from experiments.parts.processes import to_host
@@ -306,11 +306,7 @@ def make_replay_run(config, *, parts: int = 1, axis_name: str | None = None) -> 
     if config.sample.num_envs % parts:
         raise ValueError(f"sample.num_envs={config.sample.num_envs} do not divide over {parts} devices")
     env = load_env(config, config.sample.num_envs // parts, learning=True)
-    runs = count_runs(config)
-    if not env.pure and (runs > 1 or config.mesh):
-        raise ValueError(
-            f"{config.env.name} lives on the host: it can be trained in one run, on one device, not {runs} runs"
-        )
+    check_host(config, env)
     judged = load_env(config, config.eval.num_episodes, fresh_starts=0) if config.eval.num_episodes else None
     settings = settings_of(config)
     steps = num_updates(config) * config.train.gradient_steps

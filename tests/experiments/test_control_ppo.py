@@ -192,7 +192,7 @@ def test_a_users_gymnasium_environment_is_learned_unchanged(tmp_path):
         recorded = [json.loads(line) for line in (tmp_path / "episodes.jsonl").read_text().splitlines()]
         assert [row["step"] for row in recorded] == [0, 16, 32]
         assert recorded[-1]["actions"] == [1] and recorded[-1]["rewards"] == [1.0] and recorded[-1]["terminated"]
-        with pytest.raises(ValueError, match="one run, on one device"):
+        with pytest.raises(ValueError, match="one run, on one device, not 2 runs: set --config.num_seeds=1$"):
             control_runs.make_program(small(num_seeds=2, env__name="gymnasium/TestPays-v0"))
     finally:
         del gymnasium.registry["TestPays-v0"]
