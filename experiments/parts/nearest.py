@@ -15,6 +15,7 @@ from ml_collections import ConfigDict
 
 from configs import fields
 from experiments.parts import check_config
+from rl_jax import preferences
 from rl_jax.core.binding import public_functions
 
 NEAR = 0.75  # difflib's ratio above which a keyword counts as a misspelling
@@ -249,6 +250,8 @@ def _ordered(names: list[str], dotted: str, keep: bool = False) -> list[str]:
 def _whole_group(config: ConfigDict, group: str, key: str, value: str | None, given: Mapping[str, str | None]) -> str:
     """How to pass a keyword that a function's group does not have yet: replace the group as a whole."""
     spec = check_config.get(config, group).to_dict()
+    if group == "data" and (said := _of_a_file(spec, key, value)):
+        return said
     if group in fields.OPEN:
         return (
             f"config.{group} has {', '.join(spec) or 'nothing'}, keywords of {fields.OPEN[group]}; to add one, "
@@ -269,6 +272,19 @@ def _whole_group(config: ConfigDict, group: str, key: str, value: str | None, gi
     return (
         f"config.{group} is {show(check_config.get(config, group))}{who}. A group with `fn` is replaced as a whole"
         f"{example} {check_config.literal(group, {'fn': chosen} | kept | {key: _typed(value)})}"
+    )
+
+
+def _of_a_file(spec: dict[str, Any], key: str, value: str | None) -> str:
+    """How to give a keyword of one's own file where config.data generates preferences; "" if it is none of these."""
+    takes, given = (inspect.signature(preferences.LOADERS[name]).parameters for name in ("generated", "given"))
+    if spec.get("name") != "generated" or key in takes or key not in given:
+        return ""
+    kept = {name: x for name, x in spec.items() if name in given}
+    return (
+        f"config.data is name='generated', which takes no {key}; files of yours are name='given', as in "
+        "--config=configs/preferences/reward_models.py:given; in another config: "
+        f"{check_config.literal('data', {'name': 'given'} | kept | {key: _typed(value)})}"
     )
 
 

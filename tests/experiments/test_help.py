@@ -26,6 +26,7 @@ FLAGS_OF_ALL = {"config": "which", "workdir": "where", "compile_cache": "kept", 
 FLAGS_OF_ALL["profile"] = "which steps are traced"
 GRPO, PPO = "configs/tasks/arithmetic.py", "configs/tasks/arithmetic_ppo.py"
 DPO, ONLINE = "configs/preferences/given.py", "configs/preferences/online.py"
+REWARD = "configs/preferences/reward_models.py"
 CONTROL = "configs/control/environments.py:cartpole"
 
 
@@ -125,6 +126,9 @@ def test_asked_for_help_a_program_exits_with_0(program, monkeypatch, capsys):
         (GRPO, "train.steps.x", "2", "config.train.steps is a value, 200, not a group"),
         (GRPO, "qqqq", "2", "Its groups and fields: algorithm, "),
         (DPO, "dpo.beta", "1", "--config.algorithm.beta=1"),
+        (REWARD, "data.path", "a.jsonl", "--config=configs/preferences/reward_models.py:given; in another config: "),
+        (REWARD, "data.path", "a.jsonl", "--config.data=\"{'name': 'given', 'data_dir': "),
+        (REWARD, "data.nonsense", "1", "config.data has annotators, "),
         (DPO, "dpo.epochs", "1", "--config.train.data_epochs=1"),
         (DPO, "loss_type", "square", "--config.algorithm.link.fn=square"),
         (ONLINE, "online.selection", "best_worst", "--config.algorithm.pair_selection.fn=best_worst"),
