@@ -63,7 +63,7 @@ def with_data(setup: Setup) -> Setup:
 
 
 class Prompts:
-    """The records of preferences as those of a task: prompt, best response, info."""
+    """The records of preferences as those of a task: prompt, best response, info, with an "answer" (see _answer)."""
 
     def __init__(self, source):
         self._source = source
@@ -84,11 +84,17 @@ class Prompts:
             return {"prompt": "", "completion": "", "info": info, "ids": (prompt["ids"], record["responses"][0])}
         if not isinstance(prompt, str):
             prompt, rest = plain_text(prompt), {"messages": prompt}
-        info = json.dumps(record.get("info", {}) | rest)
+        info = json.dumps(_answer(record) | record.get("info", {}) | rest)
         return {"prompt": prompt, "completion": record.get("responses", [""])[0], "info": info} | rest
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._source!r}, {len(self)} records)"
+
+
+def _answer(record: Mapping) -> dict[str, str]:
+    """{"answer": the chosen text}, with which verifiers compare; nothing of steps and of one undesirable response."""
+    best, rewards = record.get("responses", [None])[0], record.get("rewards", [0.0])
+    return {"answer": best} if isinstance(best, str) and (len(rewards) > 1 or rewards[0] > 0.5) else {}
 
 
 class Best(Prompts):

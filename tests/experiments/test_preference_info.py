@@ -1,5 +1,6 @@
 """What records hold beside their texts (other rewards, offsets, weights) reaches the loss, of the right response."""
 
+import json
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,6 +11,7 @@ from configs.preferences import given
 from experiments.parts import preference_data, preference_steps, reward_readers
 from rl_jax import preferences
 from rl_jax.core.binding import supply
+from rl_jax.rewards import exact
 from rl_jax.tokenizers import CharTokenizer
 
 
@@ -140,3 +142,16 @@ def test_unpaired_rankings_keep_their_own_numbers():
     found = preferences.unpair([RANKING])
     assert [one["info"]["other_rewards"] for one in found] == [[3], [2], [1]]
     assert [one["rewards"] for one in found] == [[1.0], [0.0], [0.0]]
+
+
+def test_verifiers_compare_with_the_chosen_text():
+    """Unless the file has answers of its own, or there is none: one undesirable response, or steps."""
+
+    def infos(*records):
+        return [json.loads(preference_data.Prompts(records)[index]["info"]) for index in range(len(records))]
+
+    chosen, own = infos(record(source="abc"), record(answer=4))
+    assert chosen == {"source": "abc", "answer": "x"} and own == {"answer": 4}
+    assert exact.match("a", "x ", chosen)["reward"] == 1.0 and exact.match("a", "y", chosen)["reward"] == 0.0
+    good, bad = record(responses=("x",)) | {"rewards": [1.0]}, record(responses=("x",))
+    assert infos(good, bad, dict(prompt="a", steps=["x"], labels=[1])) == [{"answer": "x"}, {}, {}]
