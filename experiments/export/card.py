@@ -2,7 +2,7 @@
 
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from experiments.parts import hub
@@ -28,6 +28,7 @@ def card(
     evaluation: Mapping[str, Any],
     adapters: bool,
     license: str,
+    lacks: Sequence[str] = (),
 ) -> str:
     """The text of README.md.
 
@@ -39,6 +40,7 @@ def card(
       evaluation: "step" and metrics by name; empty if there is none.
       adapters: whether the folder has adapters/.
       license: "" leaves it out.
+      lacks: what the folder has not, in words.
     """
     program, base = record["algorithm"], config["model"]["path"]
     metadata = {"library_name": "transformers", "pipeline_tag": "text-generation"}
@@ -49,6 +51,7 @@ def card(
     parts = ["---", *head, *tags, "---", "", f"# {name}", "", *_method(config, program, base, step)]
     if adapters:
         parts += ["", "`adapters/` has the trained adapters in PEFT's format; the weights beside it are merged."]
+    parts += ["", *(f"Without {text}." for text in lacks)] if lacks else []
     parts += ["", "## Data", "", *_data(config), "", "## Evaluation", "", *_evaluation(evaluation)]
     parts += ["", "## Made with", "", *_origin(record), "", "<details><summary>The whole config</summary>", ""]
     return "\n".join([*parts, "```json", json.dumps(config, indent=2, sort_keys=True), "```", "", "</details>", ""])

@@ -110,6 +110,7 @@ def write_folder(path: pathlib.Path, to: pathlib.Path, *, dtype: str | None = No
             evaluation=last_evaluation(run_folder(path), _step(path)),
             adapters=(partial / ADAPTERS).exists(),
             license=license,
+            lacks=lacks,
         )
         (partial / "README.md").write_text(text, encoding="utf-8")
         os.rename(partial, to)

@@ -1,7 +1,8 @@
 """Reads the tokenizer of a Hugging Face folder: tokenizer.json, else tokenizer.model, else vocab.json + merges.txt.
 
 The tokens that begin, end and pad a text come from special_tokens_map.json and tokenizer_config.json (by text) and from
-generation_config.json and config.json (by id). No code from the folder is executed.
+generation_config.json and config.json (by id). With split_special_tokens in tokenizer_config.json, special tokens that
+a text spells out stay text, as in transformers. No code from the folder is executed.
 """
 
 import pathlib
@@ -59,7 +60,9 @@ def load_tokenizer(folder: str | pathlib.Path, *, eos_tokens: Sequence[str] | No
     roles = roles._replace(adds_bos=adds)
     # A token that is special by name is special in a text, too, even if tokenizer.json does not list it so.
     named = {text: ids[text] for text in roles.texts.values() if text in ids}
-    tokenizer = hf.HFTokenizer(_with_added(description, named, config, path), roles, path=path)
+    split = config.get("split_special_tokens") is True
+    description = _with_added(description, named, config, path)
+    tokenizer = hf.HFTokenizer(description, roles, path=path, split_special_tokens=split)
     return _checked_roles(tokenizer, tokenizer.added_ids, folder)
 
 

@@ -21,8 +21,17 @@ class HFTokenizer(FolderTokenizer):
     followed a space.)
     """
 
-    def __init__(self, description: Mapping, roles: Roles, *, path: str | pathlib.Path):
-        """description: the content of tokenizer.json. path: for error messages."""
+    def __init__(
+        self, description: Mapping, roles: Roles, *, path: str | pathlib.Path, split_special_tokens: bool = False
+    ):
+        """Builds the two tokenizers.
+
+        Args:
+          description: the content of tokenizer.json.
+          roles: the tokens that begin, end and pad a text.
+          path: for error messages.
+          split_special_tokens: whether special tokens that a text spells out stay text, as in transformers.
+        """
         self.path = str(path)
         # The post-processor adds special tokens, which we do by name, and trims spaces from the offsets, which then
         # miss characters. Truncation and padding are up to the caller.
@@ -30,6 +39,8 @@ class HFTokenizer(FolderTokenizer):
         self._whole = _build(whole, self.path)
         after = without_prefix_space(whole)
         self._after = self._whole if after == whole else _build(after, self.path)
+        for tokenizer in (self._whole, self._after):
+            tokenizer.encode_special_tokens = split_special_tokens
         vocabulary = self._whole.get_vocab(with_added_tokens=True)
         self.vocab_size = max(vocabulary.values()) + 1
         self.take_roles(roles)

@@ -59,21 +59,25 @@ class ChatPrompts:
 
 
 class PlainPrompts:
-    """A tokenizer without a chat template, with chats encoded as plain text (`plain_text`)."""
+    """A tokenizer without a chat template, with chats encoded as plain text (`plain_text`).
+
+    Attributes:
+      tokenizer: of all other texts.
+    """
 
     def __init__(self, tokenizer):
-        self._tokenizer = tokenizer
+        self.tokenizer = tokenizer
 
     def encode(self, text: str | Chat, *, bos: bool = False, eos: bool = False) -> list[int]:
         """Ids of a text, or of a chat as plain text."""
-        return self._tokenizer.encode(text if isinstance(text, str) else plain_text(text), bos=bos, eos=eos)
+        return self.tokenizer.encode(text if isinstance(text, str) else plain_text(text), bos=bos, eos=eos)
 
     def encode_messages(self, messages: Chat) -> list[int]:
         """Ids of a chat as plain text, after a BOS."""
         return self.encode(messages, bos=True)
 
     def __getattr__(self, name: str):
-        return getattr(self._tokenizer, name)
+        return getattr(self.tokenizer, name)
 
 
 def plain_text(messages: Chat) -> str:

@@ -141,14 +141,41 @@ def test_a_model_from_scratch_opens_in_transformers_with_its_characters(tmp_path
     )  # fmt: skip
 
 
-def test_characters_as_a_tokenizer_json(tmp_path):
-    ours = tokenizers.CharTokenizer("0123456789+-= \né\u2603\"\\<>pad")
+WRITTEN = {
+    "characters": tokenizers.CharTokenizer("0123456789+-= \né\u2603\"\\<>pad"),
+    "bytes": tokenizers.PlainPrompts(tokenizers.ByteTokenizer()),
+}
+TEXTS = ("", " 1 +\n2", 'é\u2603"\\', "dap < > pp", "<pad>1<pad>")  # the last spells out a special token
+OF_BYTES = ("\x00\x7f\r\n\t\u6f22\N{GRINNING FACE}", "it's  a\u0301 \ufeff1234<bos><eos><|im_end|>", "\u00a0\u00ad x ")
+
+
+@pytest.mark.parametrize("kind", list(WRITTEN))
+def test_a_written_tokenizer_json_has_the_ids_of_training(tmp_path, kind):
+    ours = WRITTEN[kind]
     assert tokenizer_files.write(ours, tmp_path) == []
     read = tokenizers.load_tokenizer(tmp_path)
     assert (read.vocab_size, read.pad_id, read.bos_id, read.eos_ids) == (ours.vocab_size, 0, 1, (2,))
-    for text in ("", " 1 +\n2", 'é\u2603"\\', "dap < > pp"):
-        assert read.encode(text, bos=True, eos=True) == ours.encode(text, bos=True, eos=True)
-        assert read.decode(ours.encode(text)) == text
+    for text in (*TEXTS, *(OF_BYTES * (kind == "bytes"))):
+        ids = ours.encode(text, bos=True, eos=True)
+        assert read.encode(text, bos=True, eos=True) == ids and read.decode(ids) == text
+        assert read.encode_continuation(text) == ours.encode_continuation(text)
+    every = list(range(ours.vocab_size))  # of bytes most are no UTF-8
+    assert read.decode(every) == ours.decode(every) and read.decode(every[::-1]) == ours.decode(every[::-1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", list(WRITTEN))
+def test_transformers_reads_the_same_ids(tmp_path, kind):
+    import transformers
+
+    ours = WRITTEN[kind]
+    tokenizer_files.write(ours, tmp_path)
+    read = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert (len(read), read.pad_token_id, read.bos_token_id, read.eos_token_id) == (ours.vocab_size, 0, 1, 2)
+    for text in (*TEXTS, *(OF_BYTES * (kind == "bytes"))):
+        assert read(text).input_ids == ours.encode(text, bos=True)
+        assert read(text, add_special_tokens=False).input_ids == ours.encode(text)
+        assert read.decode(ours.encode(text, bos=True, eos=True), skip_special_tokens=True) == text
 
 
 def test_what_has_no_tokenizer_json_is_said(tmp_path):
@@ -214,3 +241,11 @@ def test_the_best_of_the_kept_checkpoints(tmp_path):
 )
 def test_text_in_a_card_stays_code(text, shown):
     assert card._code(text) == shown
+
+
+def test_the_card_says_what_the_folder_has_not():
+    config = {"model": {"path": "", "lora": {"rank": 0}}, "sft": {"steps": 1, "optimizer": {"learning_rate": 1.0}}}
+    record = dict(algorithm="sft", command="", git_commit="", started="", hardware={}, versions={})
+    made = dict(config=config | {"seed": 0}, record=record, step=None, evaluation={}, adapters=False, license="")
+    assert "\nWithout a tokenizer: X has none.\n" in card.card("m", **made, lacks=["a tokenizer: X has none"])
+    assert "Without" not in card.card("m", **made)
