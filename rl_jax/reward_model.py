@@ -98,13 +98,16 @@ class StepBatch(NamedTuple):
     mask: chex.Array
 
 
-def loss(outputs: chex.Array, batch: PreferenceBatch, objective: Objective) -> tuple[Mean, Metrics]:
+def loss(
+    outputs: chex.Array, batch: PreferenceBatch, objective: Objective, extra: chex.Array | None = None
+) -> tuple[Mean, Metrics]:
     """The loss of N prompts and its metrics, undivided. The mean is over the loss's terms and the members.
 
     Args:
       outputs: float [N, K, num_outputs] of the head at each response's last token, differentiated.
       batch: N prompts with K responses each.
       objective: the slots.
+      extra: float [N], differentiated; a further term per prompt with its weight, added like the regularizer's.
 
     Raises:
       ValueError: if the loss does not match the head, or an array that a slot asks for is missing.
@@ -122,13 +125,16 @@ def loss(outputs: chex.Array, batch: PreferenceBatch, objective: Objective) -> t
     result = Mean(sum(mean.total for mean in means), sum(mean.count for mean in means))
     threshold = 0.0 if objective.is_logit() else 0.5
     metrics = response_metrics(jax.lax.stop_gradient(rewards), batch, threshold) | {"compare": result}
+    # One term per prompt, weighted in the mean like the prompt's own terms.
+    counts = [_per_prompt(part.live) for part in parts]
     if objective.regularizer_coef:
-        # One term per prompt, weighted in the mean like the prompt's own terms.
         per_prompt = [supply(objective.regularizer, batch.extras)(rewards[:, :, m], present) for m in range(len(parts))]
-        counts = [_per_prompt(part.live) for part in parts]
-        extra = sum(jnp.sum(x * n) for x, n in zip(per_prompt, counts, strict=True))
-        metrics["regularizer"] = Mean(jax.lax.stop_gradient(extra), result.count)
-        result = Mean(result.total + objective.regularizer_coef * extra, result.count)
+        total = sum(jnp.sum(x * n) for x, n in zip(per_prompt, counts, strict=True))
+        metrics["regularizer"] = Mean(jax.lax.stop_gradient(total), result.count)
+        result = Mean(result.total + objective.regularizer_coef * total, result.count)
+    if extra is not None:
+        chex.assert_shape(extra, present.shape[:1])
+        result = Mean(result.total + jnp.sum(extra * sum(counts)), result.count)
     return result, metrics
 
 

@@ -67,7 +67,7 @@ class Reader(NamedTuple):
       encode: records -> (arrays N first, counts).
       batch: (arrays, rows int [n], size) -> what the loss takes; rows after the first n are absent.
       pack: (batch, micro_batches) -> the batch as config.packing says, packed per micro-batch or as it is.
-      loss: (params, batch) -> (Mean, metrics).
+      loss: (params, batch) -> (Mean, metrics); of responses (params, batch, extra), as reward_model.loss takes it.
       rewards: (params, batch) -> float32 [N, K, M] of K responses (or S steps: their probabilities, M = 1).
       evaluate: (arrays, rewards [N, ...], records) -> metrics.
     """
@@ -111,7 +111,7 @@ def _response_reader(setup: Setup) -> Reader:
         encode=lambda records: encode_responses(setup, records, needs(objective.loss)),
         batch=lambda arrays, rows, size: take_rows(arrays, rows, size, needs(objective.loss)),
         pack=PreferencePacker(setup),
-        loss=lambda params, batch: reward_model.loss(outputs(params, batch), batch, objective),
+        loss=lambda params, batch, extra=None: reward_model.loss(outputs(params, batch), batch, objective, extra),
         rewards=lambda params, batch: objective.rewards(outputs(params, batch)),
         evaluate=lambda arrays, rewards, records: evaluate_responses(
             arrays, rewards, records, logits=objective.is_logit()
@@ -242,10 +242,10 @@ def _user_reader(setup: Setup) -> Reader:
 
     def loss(params, batch):
         rewards, kl = outputs(params, batch, batch.extras["noise"])
-        result, metrics = reward_model.loss(rewards[..., None], batch, objective)
-        kl = masked_mean(kl, batch.present.all(axis=1))
-        metrics["kl"] = jax.tree.map(jax.lax.stop_gradient, kl)
-        return result._replace(total=result.total + settings.kl_coef * kl.total), metrics
+        live = batch.present.all(axis=1)
+        kl = zero_masked(kl, live)
+        result, metrics = reward_model.loss(rewards[..., None], batch, objective, settings.kl_coef * kl)
+        return result, metrics | {"kl": jax.tree.map(jax.lax.stop_gradient, masked_mean(kl, live))}
 
     def add_head(params, key):
         width = hidden_of_one(hidden_last, params).shape[-1]

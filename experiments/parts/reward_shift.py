@@ -64,17 +64,17 @@ def extended(setup: Setup, reader: Any, objective: reward_model.Objective) -> An
         gradient = jax.grad(spread)(jax.lax.stop_gradient(params))
         return jax.tree.map(lambda x, g: x + step_size * g.astype(x.dtype), params, gradient)
 
-    def loss(params: Params, batch: PreferenceBatch) -> tuple[Any, dict]:
+    def loss(params: Params, batch: PreferenceBatch, extra: jax.Array | None = None) -> tuple[Any, dict]:
         at = ascend(params, batch) if step_size else params
-        result, metrics = reader.loss(at, batch)
         if not coef:
-            return result, metrics
+            return reader.loss(at, batch, extra)
         states = hidden(at, flat(batch.batch)).reshape(*batch.present.shape, -1)
         keep = masks(batch.extras[SEEDS], states.shape[-1], views.rate)
         live = batch.present.all(axis=1)
-        extra = masked_mean(*shifted.view_contrast(states, keep, live, temperature=views.temperature))
-        metrics["views"] = jax.tree.map(jax.lax.stop_gradient, extra)
-        return result._replace(total=result.total + coef * extra.total), metrics
+        terms = shifted.view_contrast(states, keep, live, temperature=views.temperature)
+        own = coef * terms.loss
+        result, metrics = reader.loss(at, batch, own if extra is None else own + extra)
+        return result, metrics | {"views": jax.tree.map(jax.lax.stop_gradient, masked_mean(*terms))}
 
     return reader._replace(batch=batch, loss=loss)
 

@@ -1,6 +1,8 @@
 """Reward models that use a tool before they grade: the language-model term on their traces (Themis, arXiv 2310.01045).
 
     L = L_rm + traces.coef mean_i -1/n_i sum_{t in trace_i} log p(y_it | x_i, y_i<t)
+
+The mean is over prompts, each as heavy as in L_rm; one without a trace counts as 0.
 """
 
 from typing import Any
@@ -43,11 +45,10 @@ def extended(setup: Setup, reader: Any) -> Any:
         return found._replace(extras={**found.extras, MASK: own})
 
     def loss(params: Params, batch: PreferenceBatch) -> tuple[Any, dict]:
-        result, metrics = reader.loss(params, batch)
         mask = batch.extras[MASK]
-        extra = masked_mean(*trace_nll(score(params, flat(batch.batch)).log_probs.reshape(mask.shape), mask))
-        metrics["traces"] = jax.tree.map(jax.lax.stop_gradient, extra)
-        return result._replace(total=result.total + config.coef * extra.total), metrics
+        terms = trace_nll(score(params, flat(batch.batch)).log_probs.reshape(mask.shape), mask)
+        result, metrics = reader.loss(params, batch, config.coef * terms.loss)
+        return result, metrics | {"traces": jax.tree.map(jax.lax.stop_gradient, masked_mean(*terms))}
 
     return reader._replace(batch=batch, loss=loss)
 

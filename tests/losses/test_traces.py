@@ -89,8 +89,12 @@ def test_a_model_that_writes_its_call_gets_the_tools_answer():
 
 @pytest.mark.slow
 def test_the_term_is_added_with_its_weight():
-    """Without traces the reader is the plain one; with them its loss is the sum, absent rows left out."""
+    """Without traces the reader is the plain one; with them its loss is the sum, absent rows left out.
+
+    Two heads: each of them has terms of its own, and the traces' mean is still over prompts.
+    """
     config = themis.get_config("smoke")
+    config.algorithm.members = 2
     config.model.update(embed_dim=16, num_layers=1, num_heads=2, num_kv_heads=2, head_dim=8, mlp_dim=32)
     setup = make_setup(config)
     reader = reward_readers.make_reader(setup)
@@ -100,8 +104,8 @@ def test_the_term_is_added_with_its_weight():
     batch = reader.batch(arrays, np.arange(2), 3)
     assert batch.extras["trace_mask"].sum((1, 2)).tolist() == [len("".join(texts)) - len("418\n") + 2] * 2 + [0]
     result, metrics = jax.jit(reader.loss)(params, batch)
-    expected = float(metrics["compare"].total) + 2.0 * float(metrics["traces"].total)
-    np.testing.assert_allclose(float(result.total), expected, rtol=1e-5)
+    expected = float(metrics["compare"].value()) + 2.0 * float(metrics["traces"].value())
+    np.testing.assert_allclose(float(result.value()), expected, rtol=1e-5)
     assert float(metrics["traces"].total) / 2 > 3 and float(metrics["traces"].count) == 2  # near log of the alphabet
 
 

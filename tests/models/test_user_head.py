@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from configs.preferences import users
-from experiments.parts import check_config
+from experiments.parts import check_config, reward_readers
+from experiments.parts.setup import make_setup
 from rl_jax import preferences
 from rl_jax.models import user_head
 
@@ -76,6 +77,25 @@ def test_the_users_judge_the_same_two_answers_in_opposite_ways(tmp_path):
     for record in (source[i] for i in range(len(source))):
         seen.setdefault(record["prompt"], {})[record["info"]["user"]] = record["responses"]
     assert len(seen) > 5 and all(pair[0] == pair[1][::-1] for pair in seen.values())
+
+
+@pytest.mark.slow
+def test_the_kl_is_added_with_its_weight():
+    """Its mean over the pairs, though a pair has two terms of the loss."""
+    config = users.get_config("smoke")
+    config.model.update(embed_dim=16, num_layers=1, num_heads=2, num_kv_heads=2, head_dim=8, mlp_dim=32)
+    config.algorithm.loss = dict(fn="mse")
+    setup = make_setup(config)
+    reader = reward_readers.make_reader(setup)
+    params = reader.add_head(setup.init_params(), jax.random.key(0))
+    records = [
+        {"prompt": "1+1=", "responses": ["2", "3"], "rewards": [1.0, 0.0], "info": {"user": i % 2}} for i in range(4)
+    ]
+    batch = reader.batch(reader.encode(records)[0], np.arange(3), 4)
+    result, metrics = jax.jit(reader.loss)(params, batch)
+    assert float(result.count) == 6 and float(metrics["kl"].value()) > 0.1
+    expected = float(metrics["compare"].value()) + 0.01 * float(metrics["kl"].value())
+    np.testing.assert_allclose(float(result.value()), expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize("arg", [None, "order", "blind,smoke"])

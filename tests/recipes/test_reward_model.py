@@ -244,6 +244,17 @@ def test_the_regularizer_stands_beside_the_mean():
     assert float(metrics["regularizer"].value()) == pytest.approx(centred, rel=1e-5)
 
 
+@pytest.mark.parametrize("objective", LAWS, ids=["pairs", "mse", "hl_gauss", "members"])
+def test_a_further_term_is_added_to_the_mean(objective):
+    """Its mean over the prompts, however many terms a prompt's own loss has; of absent prompts nothing is added."""
+    outputs, batch = case(objective)
+    batch = batch._replace(present=jnp.arange(8)[:, None] < jnp.full((1, batch.present.shape[1]), 6))
+    extra = jnp.arange(8.0)
+    loss = quick_jit(lambda x, extra: reward_model.loss(x, batch, objective, extra)[0].value())
+    plain = quick_jit(lambda x: reward_model.loss(x, batch, objective)[0].value())(outputs)
+    assert float(loss(outputs, extra)) == pytest.approx(float(plain) + 2.5, rel=1e-5)
+
+
 def test_metrics():
     mask = jnp.asarray(np.arange(4) < np.array([[[3], [1]], [[2], [4]]]))
     rewards = jnp.array([[[2.0], [1.0]], [[0.0], [3.0]]])
