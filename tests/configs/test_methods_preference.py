@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from experiments.parts import preference_steps
 from experiments.tools import methods
 from rl_jax import dpo
 from rl_jax.core.types import PreferenceBatch
@@ -73,6 +74,14 @@ def test_data_without_rankings_are_refused():
         methods.load("dpo_pl", "persona")
     with pytest.raises(ValueError, match="one data set, not 2: hh, persona"):
         methods.load("simpo", "persona,hh")
+
+
+def test_wpo_weighs_no_pair_more_than_dpo():
+    """The authors' bound: answers that the policy prefers to its samples are worth 1."""
+    weight = preference_steps.make_objective(methods.load("wpo")).weight
+    response_weights = jnp.array([[0.5, 0.5], [2.0, 1.5]])
+    found = weight(jnp.ones(2), response_weights=response_weights, present=jnp.ones((2, 2), bool))
+    np.testing.assert_allclose(found, [0.25, 1.0])
 
 
 def test_no_two_methods_are_the_same():

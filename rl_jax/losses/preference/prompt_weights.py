@@ -27,7 +27,7 @@ def policy_likelihood(
       losses: float [N].
       response_weights: float [N, K], the w_k.
       present: bool [N, K]; an absent response counts as 1.
-      max_weight: 1 in TRL up to 0.28.
+      max_weight: 1 in the authors' code (wzhouad/WPO) and in TRL up to 0.28.
 
     Returns:
       float [N].
