@@ -97,8 +97,8 @@ def make_network(config, env: envs.Vector, num_values: int):
       num_values: outputs of the value head, for each objective.
 
     Raises:
-      ValueError: if the kind is unknown or has a memory beside several objectives, or actor_features meets stacked
-        frames or weights at the end of the observations.
+      ValueError: if the kind is unknown, has a memory beside several objectives or reads plain observations and these
+        are normalised, or actor_features meets stacked frames or weights at the end of the observations.
     """
     space, fields = env.action_space, config.network.to_dict()
     bounded = bind(fields.pop("distribution"), distributions)
@@ -111,8 +111,10 @@ def make_network(config, env: envs.Vector, num_values: int):
     if env.objectives and "learner" in NETWORKS[config.network.kind][1]:
         raise ValueError(f"network.kind={config.network.kind!r} has a memory: several objectives need network.kind=mlp")
     refuse_hidden_features(config)
-    if config.network.kind == "denoiser" and config.algorithm.get("normalize_observations"):
-        raise ValueError("network.kind='denoiser' reads plain observations: set algorithm.normalize_observations=False")
+    kind = config.network.kind
+    if kind in ("denoiser", "windows") and config.algorithm.get("normalize_observations"):
+        # For windows a frame of zeros is not there; less the mean it would be.
+        raise ValueError(f"network.kind={kind!r} reads plain observations: set algorithm.normalize_observations=False")
     # Each kind reads the fields it has.
     make_agent = bind(NETWORKS[fields.pop("kind")][0], actor_critic, **fields)
     return make_agent(env.observation_space.shape, distribution, num_values=num_values * max(env.objectives, 1))

@@ -167,6 +167,14 @@ def test_what_is_read_is_the_copy():
     assert np.any(jax.jit(agent.policy)(params | {"slow_window": shifted}, seen) != before)
 
 
+def test_normalised_observations_are_refused():
+    """A frame that is not there is zeros, and less the running mean it would be there."""
+    config = rewards.get_config("clam,smoke")
+    config.algorithm.normalize_observations = True
+    with pytest.raises(ValueError, match="network.kind='windows' reads plain observations: set algorithm.normalize_"):
+        control_setup.make_network(config, control_setup.load_env(config, 2), 1)
+
+
 @pytest.mark.slow
 def test_the_program_teaches_the_code_by_the_contrast_alone():
     config = rewards.get_config("clam,smoke")

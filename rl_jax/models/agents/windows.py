@@ -7,7 +7,8 @@
     block(Q, K):  O = q + softmax(q k^T / sqrt(width)) v for each head,   O + relu(O W_o)
 
 Source: arXiv 2401.00132, fadegehg/CLAM clam/models/basic_models.py (MAB, SAB, PMA of the Set Transformer) and
-policy_representation.py (the slow copy). Departs: a frame of zeros is not there, so not attended to.
+policy_representation.py (the slow copy). Departs: a frame of zeros is not there, so not attended to; observations must
+not be normalised, then, which would move zeros elsewhere.
 """
 
 import math
