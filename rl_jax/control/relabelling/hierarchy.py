@@ -117,7 +117,8 @@ def _checked(levels: tuple, signs: tuple, terms_of: Mapping, numbers: Mapping, a
     if len(signs) != len(levels) or set(signs) - {1, -1}:
         raise ValueError(f"by_hierarchy: signs={signs} must be 1 or -1 for each of levels={levels}")
     least = dict(factor=0.0, memory=1, pairs_of=2, steps=1)
-    if wrong := [name for name, value in numbers.items() if value < least[name]]:
+    known = {name: value for name, value in numbers.items() if not isinstance(value, jax.core.Tracer)}  # not swept
+    if wrong := [name for name, value in known.items() if value < least[name]]:
         raise ValueError(f"by_hierarchy: {wrong[0]}={numbers[wrong[0]]} must be {least[wrong[0]]} or more")
     if axis_name is not None:
         raise ValueError("by_hierarchy keeps its memory on one device: set mesh without envs")
@@ -149,7 +150,7 @@ def by_hierarchy(
       terms_of: name -> a function of relabelling.terms, or "module:function", with its keywords.
       levels: names of the terms, the most important first.
       signs: 1 for each level of which larger is better, -1 for one of which smaller is; () is 1 for all.
-      factor: of the standard deviation, in the thresholds of all levels but the first.
+      factor: of the standard deviation, in the thresholds of all levels but the first; it may be traced.
       memory: M, the newest steps that pairs are drawn from.
       pairs_of: n; all pairs of n steps are compared in an update.
       hidden: widths of the network.

@@ -74,6 +74,17 @@ def test_rows_get_the_networks_reward_and_the_order_is_learned():
     assert set(made.measure(state)) == {"relabel/accuracy", "relabel/decided"}
 
 
+def test_the_factor_may_be_swept():
+    rows = random_rows(envs=8, steps=16)
+
+    def share(factor):
+        made = MADE(levels=("left", "near"), factor=factor, steps=1)
+        return made.apply(made.begin(jax.random.key(0)), rows)[0].decided
+
+    every, by_left = jax.jit(jax.vmap(share), compiler_options=QUICK)(jnp.float32([0.0, 9.0]))
+    assert every == pytest.approx(1.0, abs=0.05) and 0.2 < by_left < 0.8, "a threshold of 9 deviations decides nothing"
+
+
 def solved(rows):
     """Arms 2 and 3 of four solve the task."""
     return (rows.actions >= 2).astype(jnp.float32)
