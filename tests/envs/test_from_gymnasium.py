@@ -31,11 +31,29 @@ class Counter(gymnasium.Env):
         return observation, float(action), self.time >= 3, self.time >= self.limit, {}
 
 
+class Square(gymnasium.Env):
+    """Its actions are matrices, or of shape (); the reward has a digit for each entry, in their order."""
+
+    observation_space = gymnasium.spaces.Box(0.0, 1.0, (1,), np.float32)
+
+    def __init__(self, shape=(2, 2)):
+        self.action_space = gymnasium.spaces.Box(-9.0, 9.0, shape, np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        assert action.shape == self.action_space.shape
+        return np.zeros(1, np.float32), float("".join(str(int(x)) for x in np.ravel(action))), False, False, {}
+
+
 @pytest.fixture(autouse=True, scope="module")
 def registered():
     gymnasium.register("TestCounter-v0", Counter)
+    gymnasium.register("TestSquare-v0", Square)
     yield
-    del gymnasium.registry["TestCounter-v0"]
+    del gymnasium.registry["TestCounter-v0"], gymnasium.registry["TestSquare-v0"]
 
 
 def rollout(env, actions):
@@ -65,6 +83,22 @@ def test_a_users_environment_runs_unchanged(limit):
     np.testing.assert_array_equal(now.reward[:, 2], [1, 0, 1, 1])
     np.testing.assert_array_equal(now.terminated[:, 1], (time == 3))
     np.testing.assert_array_equal(now.truncated[:, 1], (time == limit) & (time != 3))
+
+
+@pytest.mark.parametrize("shape", [(2, 2), ()])
+def test_actions_of_any_shape_are_vectors_here(shape):
+    size = int(np.prod(shape))
+    env = envs.load_vector("gymnasium/TestSquare-v0", 2, shape=shape)
+    single = from_gymnasium.make_single("TestSquare-v0", shape=shape)
+    assert env.action_space.shape == single.action_space.shape == (size,)
+    single.reset(0)
+    assert single.step(np.arange(1.0, 1.0 + size))[1] == float("1234"[:size])
+
+    def once():
+        state, _ = env.reset(jax.random.key(0))
+        return env.step(state, 4.0 * jnp.arange(2)[:, None] + jnp.arange(1.0, 1.0 + size)[None], ())[2].reward
+
+    np.testing.assert_array_equal(jax.jit(once)(), [float("1234"[:size]), float("5678"[:size])])
 
 
 def test_collect_and_evaluate_on_the_host():

@@ -1,6 +1,7 @@
 """gymnasium's environments in our protocol: stepped on the host, called from the compiled program.
 
-Any environment registered with gymnasium works: "CartPole-v1", or "my_module:MyEnv-v0", which imports the module first.
+Any environment registered with gymnasium works whose spaces are Discrete from 0 or Box: "CartPole-v1", or
+"my_module:MyEnv-v0", which imports the module first. Actions of a Box are flat here, whatever their shape there.
 For the consequences of living on the host see rl_jax.envs.adapters.host.
 """
 
@@ -46,14 +47,15 @@ class _Host:
         options = {"num_envs": num_envs, "vectorization_mode": mode, "vector_kwargs": same_step}
         self.envs = _made(gymnasium.make_vec, name, **options, **keywords)
         self.observation_space = space(self.envs.single_observation_space)
-        self.action_space = space(self.envs.single_action_space)
+        self.action_space = flat_space(self.envs.single_action_space)
 
     def reset(self, seed: int) -> np.ndarray:
         observation, _ = self.envs.reset(seed=seed)
         return np.asarray(observation, np.float32)
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, ...]:
-        actions = np.asarray(actions, self.envs.action_space.dtype)
+        theirs = self.envs.action_space
+        actions = np.asarray(actions, theirs.dtype).reshape(theirs.shape)
         observation, reward, terminated, truncated, info = self.envs.step(actions)
         last = np.array(observation, np.float32)  # a copy: the vector reuses its buffer
         for i in np.flatnonzero(info.get("_final_obs", ())):
@@ -93,18 +95,27 @@ def space(theirs) -> Discrete | Box:
     return Box(np.asarray(theirs.low, np.float32), np.asarray(theirs.high, np.float32))
 
 
+def flat_space(theirs) -> Discrete | Box:
+    """The same, a Box as one of a single axis: the policies' actions are vectors. Raises ValueError as `space`."""
+    ours = space(theirs)
+    return ours if isinstance(ours, Discrete) else Box(ours.low.reshape(-1), ours.high.reshape(-1))
+
+
 class _Single:
     """One gymnasium environment as a host_worlds.HostEnv."""
 
     def __init__(self, env):
         self._env = env
-        self.observation_space, self.action_space = space(env.observation_space), space(env.action_space)
+        self.observation_space, self.action_space = space(env.observation_space), flat_space(env.action_space)
 
     def reset(self, seed: int) -> np.ndarray:
         return np.array(self._env.reset(seed=seed)[0], np.float32)
 
     def step(self, action) -> tuple[np.ndarray, float, bool, bool]:
-        action = int(action) if isinstance(self.action_space, Discrete) else np.asarray(action, np.float32)
+        if isinstance(self.action_space, Discrete):
+            action = int(action)
+        else:
+            action = np.asarray(action, np.float32).reshape(self._env.action_space.shape)
         observation, reward, terminated, truncated, _ = self._env.step(action)
         return np.array(observation, np.float32), float(reward), bool(terminated), bool(truncated and not terminated)
 
