@@ -8,7 +8,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from experiments.parts import check_fields, foreign_rule
+from experiments.parts import check_compose, check_fields, foreign_rule
 from rl_jax.core.binding import bind, resolve
 from rl_jax.rewards.terms import load_terms
 
@@ -359,6 +359,12 @@ def _terms(config: ConfigDict) -> Iterator[str]:
         load_terms(others, resolve)
     except ValueError as error:
         yield str(error)
+        return
+    if judges := get(config, "judge"):
+        named = (named or {"task": {}}) | judges.to_dict()
+    if named:
+        weights = {name: fields.get("weight", 1.0) for name, fields in named.items() if isinstance(fields, dict)}
+        yield from check_compose.problems(config.reward.compose.to_dict(), weights)
 
 
 TRAINS_JUDGES = ("grpo", "ppo", "online_dpo")  # the programs

@@ -59,6 +59,10 @@ def reward_model(**values) -> ConfigDict:
     return with_fields(reward_models.get_config(), **values)
 
 
+def _of_rows(terms, weights, *, by):
+    return terms["right"] / max(terms["right"])
+
+
 def grpo(**values) -> ConfigDict:
     return with_fields(arithmetic.get_config(), **values)
 
@@ -249,3 +253,43 @@ def groups_with_fn(config: ConfigDict, prefix: str = "") -> set[str]:
     groups = {name: value for name, value in config.items() if isinstance(value, ConfigDict)}
     found = {prefix + name for name, value in groups.items() if "fn" in value}
     return found.union(*(groups_with_fn(value, f"{prefix}{name}.") for name, value in groups.items()))
+
+
+TERMS = dict(right=dict(fn="math"), short=dict(fn="brevity.ease", weight=0.1))
+GATE = dict(fn="gate", by="right")
+
+
+@pytest.mark.parametrize(
+    ("compose", "said"),
+    [
+        (dict(fn="gate", by="rigth"), "no reward term is called rigth; terms: right, short"),
+        (dict(fn="clip", low=-1.0, of=dict(fn="gate", by="right", gated=("shrot",))), "is called shrot"),
+        (dict(fn="veto", by=("near",)), "is called near; terms: right, short"),
+        (dict(fn="by_source", table=dict(code=dict(rihgt=1.0))), "by_source: code: no reward term is called rihgt"),
+        (dict(fn="rl_jax.rewards.contrast:only", names=("x",)), "is called x"),
+        (dict(fn="clip", of=dict(fn="saturatoin", scale=1.0)), "nearest: 'saturation'"),
+        (dict(fn="clip", low=2.0, high=1.0, of=dict(fn="my_rewards:mine", by="x")), "low 2.0 is above high 1.0"),
+        (dict(fn="gate"), "gate needs by"),
+    ],
+)
+def test_names_of_terms_in_a_composition_are_checked_before_anything_runs(compose, said):
+    with pytest.raises(ValueError, match="^reward.compose: ") as refused:
+        check(grpo(reward__terms=TERMS, reward__compose=compose))
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        dict(reward__terms=TERMS, reward__compose=GATE),
+        dict(reward__terms=TERMS, reward__compose=dict(fn="clip", of=GATE | dict(gated=("short",)))),
+        dict(reward__terms=TERMS, reward__compose=dict(fn="rl_jax.rewards.constraints:constrained", by=("short",))),
+        dict(reward__terms=dict(right=dict(fn="task")), reward__compose=GATE),
+        dict(reward__terms=TERMS, reward__compose=dict(fn=_of_rows, by="x")),  # one's own may need rows
+        dict(reward__compose=dict(fn="gate", by="rigth")),  # nothing is composed
+        dict(reward__compose=dict(fn="gate", by="task"), judge=dict(near=dict(fn="contrastive"))),
+        dict(reward__terms=TERMS, reward__compose=dict(fn="gate", by="near"), judge=dict(near=dict(fn="contrastive"))),
+    ],
+)
+def test_compositions_of_terms_that_there_are_pass(changes):
+    assert list(check_config._terms(grpo(**changes))) == []
