@@ -142,8 +142,11 @@ def need_reward(setup: Setup) -> None:
     if "agent" in setup.config and setup.config.agent.env.fn != "one_answer":
         return  # the environment does
     if setup.task.reward_fn is None and not setup.config.reward.terms and not setup.config.judge:
+        way = "name"
+        if why := setup.task.no_reward:
+            way = f"{why}. Give each an answer (--config.task.answer=COLUMN names its column), or name"
         raise ValueError(
-            f"task.name={setup.config.task.name!r} has no reward of its own: name one of yours, "
+            f"task.name={setup.config.task.name!r} has no reward of its own: {way} one of yours, "
             "--config.reward.terms=my_rewards:score, which is (prompt, completion, info) -> float, or a judge"
         )
 

@@ -290,7 +290,8 @@ def with_task(spec: Mapping[str, Mapping], task: Task) -> dict:
     for name, fields in spec.items():
         if isinstance(fields, Mapping) and fields.get("fn") == TASK:
             if task.reward_fn is None:
-                raise ValueError(f"reward.terms.{name}.fn={TASK!r}: the task has no reward of its own")
+                why = f": {task.no_reward}" if task.no_reward else ""
+                raise ValueError(f"reward.terms.{name}.fn={TASK!r}: the task has no reward of its own{why}")
             fields = {**task.reward_kwargs, **fields, "fn": function_name(task.reward_fn)}
         result[name] = fields
     return result

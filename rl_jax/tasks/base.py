@@ -36,6 +36,7 @@ class Task(NamedTuple):
         program that needs a reward says so.
       reward_kwargs: of reward_fn.
       check_prompts: whether all prompts are measured before the run, as those of files that nobody has read yet.
+      no_reward: why reward_fn is None, if its records are to blame.
     """
     name: str
     tokenizer: Any
@@ -43,6 +44,7 @@ class Task(NamedTuple):
     reward_fn: Callable[..., dict]
     reward_kwargs: Mapping[str, Any] = {}
     check_prompts: bool = False
+    no_reward: str = ""
 
 
 class RecordSource:

@@ -106,8 +106,15 @@ def load(
     report = stored("train").report
     _check_weights(weights, list(report["sources"]["train"]))
     tokenizer = Llama2cTokenizer(tokenizer_path) if tokenizer_path else ByteTokenizer()
-    reward_fn = exact_match if report["all_have_answers"] else None
-    return base.Task("records", PlainPrompts(tokenizer), _views(stored, weights, files), reward_fn, check_prompts=True)
+    no_reward = _without_answers(report, answer, files)
+    return base.Task(
+        "records",
+        PlainPrompts(tokenizer),
+        _views(stored, weights, files),
+        None if no_reward else exact_match,
+        check_prompts=True,
+        no_reward=no_reward,
+    )
 
 
 class Records(base.RecordSource):
@@ -128,8 +135,7 @@ class Records(base.RecordSource):
         return record | {"info": json.dumps(more.pop("info"))} | more
 
     def place_of(self, index: int) -> str:
-        file, line = json.loads(self._data[int(self._order[index])]["info"])["place"]
-        return f"{self._files[file]}, {line if isinstance(line, str) else f'line {line}'}"
+        return _place(self._files, *json.loads(self._data[int(self._order[index])]["info"])["place"])
 
 
 def mixture_order(counts: Sequence[int], weights: Sequence[float] | None = None) -> np.ndarray:
@@ -253,11 +259,37 @@ def _make(parts: Sequence[_Part], files: Sequence, *, test_share: float, system:
     report = counts | {
         "sources": {split: {name: len(rows) for name, rows in by_name.items()} for split, by_name in found.items()},
         "num_completions": len(targets),
-        "all_have_answers": all("answer" in record["info"] for records in ordered.values() for record in records),
+        **_answers([record for records in ordered.values() for record in records], files),
         "num_skipped": bad.num_skipped,
         "skipped": bad.first,
     }
     return splits, report
+
+
+def _answers(records: Sequence[Mapping], files: Sequence[pathlib.Path]) -> dict[str, Any]:
+    """Of a report: how many records have an answer, the place of the first without one, the columns of the first."""
+    places = [[files.index(r["place"][0]), r["place"][1]] for r in records if "answer" not in r["info"]]
+    columns = sorted(set(records[0]["info"]) - {"messages"}) if records else []
+    return {
+        "num_answers": len(records) - len(places),
+        "unanswered": min(places, default=None),
+        "columns": columns,
+    }
+
+
+def _without_answers(report: Mapping[str, Any], column: str, files: Sequence[pathlib.Path]) -> str:
+    """Why exact_match cannot compare each record with its answer; "" if it can."""
+    if report["unanswered"] is None:
+        return ""
+    if report["num_answers"]:
+        place = _place(files, *report["unanswered"])
+        return f"{place}: the record has no {column!r}, or null, and {report['num_answers']} others have one"
+    others = ", ".join(map(repr, report["columns"])) or "nothing"
+    return f"no record has a column {column!r} to compare a completion with: beside the prompt, one has {others}"
+
+
+def _place(files: Sequence[pathlib.Path], file: int, line: int | str) -> str:
+    return f"{files[file]}, {line if isinstance(line, str) else f'line {line}'}"
 
 
 def _name_apart(found: Mapping[str, Mapping[str, list]], *, several: bool) -> None:

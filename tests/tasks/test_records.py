@@ -35,6 +35,19 @@ def load(tmp_path):
     return function
 
 
+def test_the_first_record_without_an_answer_is_named(tmp_path, load):
+    """One in a file of thousands: the task has no reward of its own, and the user does not know why."""
+    rows = [*sums(3), {"prompt": "a", "answer": None}, *sums(30, 3), {"prompt": "b"}, {"prompt": "c"}]
+    path = write(tmp_path / "some.jsonl", rows)
+    for _ in range(2):  # as it is prepared, and as it was
+        task = load(path)
+        assert task.reward_fn is None
+        assert task.no_reward == f"{path}, line 4: the record has no 'answer', or null, and 33 others have one"
+    task = load(write(tmp_path / "none.jsonl", [{"prompt": f"{i}", "gold": 1, "hard": 2} for i in range(9)]))
+    assert task.reward_fn is None and task.no_reward.endswith("with: beside the prompt, one has 'gold', 'hard'")
+    assert load(tmp_path / "none.jsonl", answer="gold").no_reward == ""
+
+
 def rows_of(task, split):
     source = task.data_source(split)
     return [source[i] for i in range(len(source))]
@@ -68,6 +81,7 @@ def test_chats_system_messages_and_targets(load, tmp_path):
     text = task.tokenizer.decode(task.tokenizer.encode(first["messages"], bos=True))
     assert text == "System: Add.\n\nUser: 1+1?\n\nAssistant:"
     assert task.reward_fn is None  # there is no answer to compare with
+    assert "no record has a column 'answer' to compare a completion with" in task.no_reward
     assert parse({"prompt": [system, *CHAT]}, Columns(), system="Another.")["messages"] == [system, *CHAT]
     assert parse({"prompt": "1+1?"}, Columns(), system="Add.")["messages"] == [system, *CHAT]
 
