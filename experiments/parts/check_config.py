@@ -3,6 +3,7 @@
 import functools
 import importlib
 import math
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -281,7 +282,7 @@ def _missing(config: ConfigDict) -> Iterator[str]:
             "task.path: give --config.task.path=PROMPTS.jsonl, a JSON object per line with `prompt` (a text or chat "
             "messages) and, for a reward that compares with it, `answer`; generated sums: --config.task.path=EXAMPLE"
         )
-    if get(config, "model.path") == FOLDER:
+    if get(config, "model.path") == FOLDER and not os.path.isdir(FOLDER):
         yield (
             "model.path: give --config.model.path=FOLDER, a Hugging Face folder with config.json, *.safetensors and "
             "tokenizer.json, or --config.model.path=hf://ORG/NAME@REVISION"

@@ -16,6 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
+from experiments.parts.check_config import get
+from experiments.parts.nearest import nearest_field
 from rl_jax.core import schedules
 from rl_jax.core.binding import bind
 from rl_jax.core.trackers import Tracker
@@ -131,10 +133,12 @@ def problems(config: ConfigDict) -> Iterator[str]:
             yield f"{place}={spec!r} must be dict(field='algorithm.kl_coef', fn='linear', ...)"
             continue
         field = spec.field
-        value: Any = config
-        for part in field.split("."):
-            value = value[part] if isinstance(value, ConfigDict) and part in value else None
-        if not field.startswith(SCHEDULED) or field.startswith(READ_ONCE):
+        group, _, last = field.rpartition(".")
+        inside = get(config, group) if group else config
+        value = get(config, field)
+        if not isinstance(inside, ConfigDict) or last not in inside:
+            yield f"{place}.field: {nearest_field(config, field)}"
+        elif not field.startswith(SCHEDULED) or field.startswith(READ_ONCE):
             begins = ", ".join(SCHEDULED)
             yield f"{place}.field={field!r} cannot change during a run; fields that can begin with {begins}"
         elif isinstance(value, bool) or not isinstance(value, int | float):

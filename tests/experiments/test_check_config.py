@@ -293,3 +293,10 @@ def test_names_of_terms_in_a_composition_are_checked_before_anything_runs(compos
 )
 def test_compositions_of_terms_that_there_are_pass(changes):
     assert list(check_config._terms(grpo(**changes))) == []
+
+
+def test_a_folder_that_is_named_like_the_placeholder_is_a_model(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert "model.path: give --config.model.path=FOLDER" in "".join(check_config._missing(hf.get_config()))
+    (tmp_path / "FOLDER").mkdir()
+    assert list(check_config._missing(hf.get_config())) == []

@@ -54,7 +54,7 @@ def test_values_by_step_and_by_import_path(tmp_path):
 @pytest.mark.parametrize(
     ("spec", "said"),
     [
-        (KL | dict(field="algorithm.kl_ceof"), "schedules.x.field='algorithm.kl_ceof' is None in this config, not a"),
+        (KL | dict(field="algorithm.kl_ceof"), "config.algorithm.kl_ceof; the nearest is --config.algorithm.kl_coef="),
         (KL | dict(field="algorithm.kl"), "not a number"),
         (KL | dict(field="algorithm.mask_truncated"), "is False in this config, not a number"),
         (KL | dict(field="train.steps"), "cannot change during a run; fields that can begin with algorithm., critic"),
