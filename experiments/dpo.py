@@ -128,7 +128,8 @@ def make_evaluate(
     def evaluate(state: TrainState) -> dict[str, float]:
         total, points = None, []
         for part in parts:
-            batch = add_batch_statistics(setup, programs, state, encoder.batch(arrays, part, size), reference)[1]
+            batch = encoder.batch(arrays, part, size)
+            batch = add_batch_statistics(setup, programs, state, batch, reference, held_out=True)[1]
             batch = to_mesh(setup, batch)
             means, scored = jax.device_get(to_host(programs.evaluate(state.params, batch, reference)))
             total = means if total is None else merge(total, means)

@@ -88,8 +88,8 @@ class PreferencePrograms(NamedTuple):
       train_step: (state, batch, reference) -> (state, metrics). reference: params that full-vocabulary terms compare
         with, or None.
       evaluate: (params, batch, reference) -> (loss and metrics as Mean, batch_stats.GlobalBatch of each response).
-      batch_stats: (tracker state, params, batch, mismatched, key) -> (tracker state, extras). mismatched: from
-        mismatched_log_ratios, or None.
+      batch_stats: (tracker state, params, batch, mismatched, key, held_out) -> (tracker state, extras). mismatched:
+        from mismatched_log_ratios, or None. held_out: a bool, whether the extras are those of BatchStatistics.held_out.
     """
 
     score: Callable
@@ -157,15 +157,15 @@ def build(setup: Setup, params: Params) -> tuple[PreferencePrograms, TrainState]
         (loss, metrics), scores = loss_and_scores(params, batch, reference)
         return {"loss": loss, **metrics}, measure(scores, batch, objective)
 
-    def update(tracker, params, batch, mismatched, key):
+    def update(tracker, params, batch, mismatched, key, held_out):
         before = measure(plain(params, flat(batch.batch)), batch, objective)
         ratios, present = mismatched or (None, None)
         before = before._replace(mismatched_log_ratios=ratios, mismatched_present=present)
-        return statistics.update(tracker, before, key)
+        return (tracker, statistics.held_out(tracker, before)) if held_out else statistics.update(tracker, before, key)
 
     train_step, state = make_trainer(setup, config.train, loss_fn, params, statistics.init(), num_extra_args=1)
-    programs = PreferencePrograms(jit_score(score, setup), train_step, jax.jit(evaluate), jax.jit(update))
-    return programs, state
+    statistics_of = jax.jit(update, static_argnums=5)
+    return PreferencePrograms(jit_score(score, setup), train_step, jax.jit(evaluate), statistics_of), state
 
 
 def make_scores(setup: Setup, needed: set[str]) -> tuple[Callable, Callable]:
@@ -255,7 +255,12 @@ def measure(scores: TokenScores, batch: PreferenceBatch, objective: dpo.Objectiv
 
 
 def add_batch_statistics(
-    setup: Setup, programs: PreferencePrograms, state: TrainState, batch: PreferenceBatch, reference: Params | None
+    setup: Setup,
+    programs: PreferencePrograms,
+    state: TrainState,
+    batch: PreferenceBatch,
+    reference: Params | None,
+    held_out: bool = False,
 ) -> tuple[TrainState, PreferenceBatch]:
     """Adds the statistics that the rows of one update share.
 
@@ -265,6 +270,7 @@ def add_batch_statistics(
       state: its trackers are the state of the batch statistics.
       batch: of one update, before it is packed.
       reference: the params that its ref_log_probs come from.
+      held_out: whether the batch is of an evaluation; use no state that it returns.
 
     Returns:
       (state, batch); unchanged if the method has no such statistics.
@@ -277,7 +283,8 @@ def add_batch_statistics(
     if statistics.reads_mismatched:
         mismatched = mismatched_log_ratios(setup, programs, batch, state.params, reference)
     placed = to_mesh(setup, batch)
-    tracker, extras = programs.batch_stats(state.trackers, state.params, placed, mismatched, key)
+    held_out = held_out and statistics.held_out is not None
+    tracker, extras = programs.batch_stats(state.trackers, state.params, placed, mismatched, key, held_out)
     return state._replace(trackers=tracker), batch._replace(extras=batch.extras | to_host(extras))
 
 

@@ -52,7 +52,7 @@ def test_an_evaluation_is_of_all_its_batches(monkeypatch):
         return PreferenceBatch(tokens, None, np.tile(present[:, None], (1, 2)), None)
 
     for name in ("add_batch_statistics", "to_mesh", "length_correlation"):
-        monkeypatch.setattr(dpo, name, {"add_batch_statistics": lambda *args: (args[2], args[3]),
+        monkeypatch.setattr(dpo, name, {"add_batch_statistics": lambda *args, held_out: (args[2], args[3]),
                                         "to_mesh": lambda setup, rows: rows,
                                         "length_correlation": lambda *args: 0.0}[name])  # fmt: skip
     config = given.get_config("smoke")
@@ -68,10 +68,11 @@ def test_the_statistics_of_a_batch_are_carried_on(monkeypatch):
     config.algorithm.batch_stats = dict(fn="bco_anchor")
     monkeypatch.setattr(preference_steps, "to_mesh", lambda setup, rows: rows)
     monkeypatch.setattr(preference_steps.processes, "step_key", lambda state, step: jax.random.key(step))
-    keys = []
+    keys, flags = [], []
 
-    def batch_stats(tracker, params, batch, mismatched, key):
+    def batch_stats(tracker, params, batch, mismatched, key, held_out):
         keys.append(jax.random.key_data(key).tolist())
+        flags.append(held_out)
         return tracker + 1, {"anchor": np.float32([tracker])}
 
     programs = SimpleNamespace(batch_stats=batch_stats)
@@ -83,6 +84,10 @@ def test_the_statistics_of_a_batch_are_carried_on(monkeypatch):
     state.step = 1
     preference_steps.add_batch_statistics(SimpleNamespace(config=config), programs, state, batch, None)
     assert keys[0] != keys[1], "each update has noise of its own"
+    for fn in ("bco_anchor", "beta_statistics"):
+        config.algorithm.batch_stats = dict(fn=fn)
+        preference_steps.add_batch_statistics(SimpleNamespace(config=config), programs, state, batch, None, True)
+    assert flags == [False, False, True, False], "beta-DPO has no statistics of its own for held-out batches"
 
 
 def test_runs_are_seed_by_seed():

@@ -47,15 +47,18 @@ class BatchStatistics(NamedTuple):
     Attributes:
       init: () -> state.
       update: (state, GlobalBatch, key or None) -> (state, {name: array with N first}). key: a typed PRNG key for this
-        update only, needed if it samples (beta_statistics).
+        update only, needed if it samples (beta_statistics). A state that is not finite is not taken: the train step
+        skips its batch, and the next ones must not suffer.
       reads_batch: False if update needs no GlobalBatch, and returns nothing.
       reads_mismatched: whether GlobalBatch needs the log-ratios of mismatched pairs.
+      held_out: (state, GlobalBatch) -> the extras of a held-out batch, which does not enter them. None: update's.
     """
 
     init: Callable[[], Any]
     update: Callable
     reads_batch: bool = True
     reads_mismatched: bool = False
+    held_out: Callable | None = None
 
 
 def none() -> BatchStatistics:
@@ -99,7 +102,8 @@ def bco_anchor(*, observations: str = "responses") -> BatchStatistics:
 
         mean <- mean + (batch mean - mean) n / (count + n), count from 1e-24
 
-    Times beta it is BCO's delta, the running mean of beta u, as long as beta is constant. Source: arXiv 2404.04656.
+    Times beta it is BCO's delta, the running mean of beta u, as long as beta is constant. A held-out batch is compared
+    with the mean of the training batches (BCOTrainer; bco_pair adds the held-out ones). Source: arXiv 2404.04656.
 
     Args:
       observations: "responses": n is their number (TRL's BCOTrainer). "batches": n is 1 for any batch size (bco_pair of
@@ -116,9 +120,12 @@ def bco_anchor(*, observations: str = "responses") -> BatchStatistics:
         count = batch.count if observations == "responses" else jnp.minimum(batch.count, 1.0)
         total = state.count + count
         mean = state.mean + (batch.value() - state.mean) * count / total
-        return RunningMean(mean, total), {"anchor": _every_row(mean, before)}
+        return _finite(RunningMean(mean, total), state), {"anchor": _every_row(mean, before)}
 
-    return BatchStatistics(lambda: RunningMean(jnp.float32(0.0), jnp.float32(1e-24)), update)
+    def held_out(state: RunningMean, before: GlobalBatch):
+        return {"anchor": _every_row(state.mean, before)}
+
+    return BatchStatistics(lambda: RunningMean(jnp.float32(0.0), jnp.float32(1e-24)), update, held_out=held_out)
 
 
 def aot_partners(*, paired: bool = True) -> BatchStatistics:
@@ -203,9 +210,15 @@ def beta_statistics(
         batch_beta = beta * (1.0 + adaptation * (masked_mean(gaps, kept).value() - mean))
         share = jnp.sum(live) / number
         extras = {"batch_beta": _every_row(jnp.maximum(batch_beta, min_beta), before)}
-        return GapStatistics(mean, std), extras | {"kept": jnp.where(kept, share, 0.0)}
+        return _finite(GapStatistics(mean, std), state), extras | {"kept": jnp.where(kept, share, 0.0)}
 
     return BatchStatistics(lambda: GapStatistics(jnp.float32(0.0), jnp.float32(0.0)), update)
+
+
+def _finite(new: Any, old: Any) -> Any:
+    """The state `new`, or `old` if an array of `new` is not finite."""
+    good = jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(new)]))
+    return jax.tree.map(lambda x, before: jnp.where(good, x, before), new, old)
 
 
 def _every_row(x: chex.Array, before: GlobalBatch) -> chex.Array:

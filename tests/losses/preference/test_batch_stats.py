@@ -288,6 +288,24 @@ def test_eight_devices_are_one():
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5), every(sharded), every(before))
 
 
+@pytest.mark.parametrize("statistics", [batch_stats.bco_anchor(), batch_stats.beta_statistics(beta=BETA)])
+def test_a_batch_that_is_not_finite_leaves_no_trace(statistics):
+    """The train step skips it; what comes after it is as if it had never been."""
+    good, bad = _before(*_case(4)), _before(*_case(5))
+    bad = bad._replace(sequence_scores=bad.sequence_scores.at[2, 0].set(-jnp.inf))
+    first, _ = statistics.update(statistics.init(), good, KEY)
+    after, extras = statistics.update(first, bad, KEY)
+    assert after == first and not all(np.isfinite(x).all() for x in extras.values()), "the loss shows it"
+    assert statistics.update(statistics.init(), bad, KEY)[0] == statistics.init()
+
+
+def test_bcos_held_out_anchor_is_the_training_mean():
+    statistics = batch_stats.bco_anchor()
+    state, _ = statistics.update(statistics.init(), _before(*_case(4)))
+    found = statistics.held_out(state, _before(*_case(5)))
+    np.testing.assert_array_equal(found["anchor"], np.full(N, state.mean))
+
+
 def test_none_wants_nothing():
     statistics = batch_stats.none()
     assert statistics.update(statistics.init(), None) == ((), {})
