@@ -68,7 +68,7 @@ def degrade(text: str, degrees: int) -> list[str]:
 
 
 class Degraded:
-    """The pairs of a source, each with its copies."""
+    """The pairs of a source, each with its copies. Unlike other rankings only the first two responses are in order."""
 
     def __init__(self, source, degrees: int, mark: str, said: bool):
         self._source, self._degrees, self._mark, self._said, self.kind = source, degrees, mark, said, "rankings"
@@ -89,7 +89,7 @@ class Degraded:
             pair = len(record["responses"])
             info = info | {"degrees": [0] * pair + [*range(1, self._degrees)] * pair}
         # With the chosen one's reward a copy is in no comparison: accuracies and margins are those of the pair.
-        rewards += [rewards[-1 if self._said else 0]] * (len(responses) - len(rewards))
+        rewards += rewards[:1] * (len(responses) - len(rewards))
         return {"prompt": record["prompt"], "responses": responses, "rewards": rewards, "info": info}
 
     def __repr__(self) -> str:

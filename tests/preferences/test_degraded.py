@@ -42,7 +42,8 @@ def test_a_record_has_its_pair_and_the_copies(tmp_path):
         copies = record["responses"][2 + 3 * place :][:3]
         assert copies == [f"{copy}|{d}" for d, copy in enumerate(degraded.degrade(text, 3))]
         assert copies[0][:-2] == text and len({copy[:-2] for copy in copies}) == 3
-    assert record["rewards"] == pair["rewards"][:1] + pair["rewards"][1:] * 7
+    # With the chosen one's reward a copy is in no comparison.
+    assert record["rewards"] == [*pair["rewards"], *pair["rewards"][:1] * 6] and pair["rewards"][0] > pair["rewards"][1]
     with pytest.raises(ValueError, match="degraded needs pairs, and generated holds labels"):
         preferences.load(**(fields | dict(of=fields["of"] | dict(kind="labels"))))
     with pytest.raises(ValueError, match="degrees=1 must be from 2 to 10"):
@@ -50,7 +51,7 @@ def test_a_record_has_its_pair_and_the_copies(tmp_path):
 
 
 def test_copies_that_do_not_say_their_degree(tmp_path):
-    """The response itself is the first copy; with the chosen one's reward no copy is compared with."""
+    """The response itself is the first copy."""
     config = spo_degree.get_config("smoke")
     fields = config.data.to_dict()
     fields["of"] |= dict(data_dir=str(tmp_path), num_prompts=30)
