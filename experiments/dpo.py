@@ -37,7 +37,7 @@ from experiments.parts.preference_steps import (
 )
 from experiments.parts.processes import to_host
 from experiments.parts.run import Run
-from experiments.parts.setup import Setup, check_batches, make_setup
+from experiments.parts.setup import Setup, check_batches, make_setup, policies_of
 from experiments.parts.trained_heads import checkpoint_items, head_of, state_of
 from experiments.parts.training import to_mesh
 from experiments.parts.warm_start import keep_reference, warm_start
@@ -74,7 +74,8 @@ def with_reference(config, workdir: pathlib.Path, score: Callable, params: Param
       `arrays` and ref_log_probs, float32 [N, K, C].
     """
     folder = pathlib.Path(config.train.reference_cache or workdir / "reference").expanduser()
-    settings = {"model": config.model.to_dict(), "chunk": config.score.chunk}
+    # dtype="auto" is another one on another device.
+    settings = {"model": config.model.to_dict() | policies_of(config.model), "chunk": config.score.chunk}
     cache = ReferenceCache(folder, identity={"params": checkpoint.checksum(params), "score": settings})
 
     def score_rows(rows):

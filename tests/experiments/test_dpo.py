@@ -9,7 +9,7 @@ import pytest
 
 from configs.preferences import given as base
 from experiments import dpo
-from experiments.parts import origin, preference_steps
+from experiments.parts import origin, preference_steps, setup
 from experiments.parts.origin import ChangedError
 from experiments.parts.preference_data import SCORED, Best, Encoder, records_of
 from rl_jax import preferences
@@ -174,8 +174,8 @@ def test_columns_of_marks_stay_marks(files):
     assert arrays["targets"].dtype == bool and arrays["other_rewards"].dtype == np.float32
 
 
-def test_a_reference_with_other_positions_is_scored_anew(files, tmp_path):
-    """Its params are the same, and what it says is not."""
+def test_a_reference_with_other_positions_or_dtypes_is_scored_anew(files, tmp_path, monkeypatch):
+    """Its params are the same, and what it says is not; model.dtype="auto" is float32 on a CPU, bfloat16 elsewhere."""
     arrays, _ = encoder(files, set())([dict(prompt="a", responses=["x", "y"], rewards=[1, 0], info={})])
     asked = []
 
@@ -188,6 +188,11 @@ def test_a_reference_with_other_positions_is_scored_anew(files, tmp_path):
         found.model.rope_theta = theta
         dpo.with_reference(found, tmp_path, score, {"w": np.ones(2)}, arrays)
     assert len(asked) == 2
+    found.model.dtype = "auto"
+    for backend, count in (("cpu", 2), ("tpu", 3)):
+        monkeypatch.setattr(setup.jax, "default_backend", lambda backend=backend: backend)
+        dpo.with_reference(found, tmp_path, score, {"w": np.ones(2)}, arrays)
+        assert len(asked) == count
 
 
 def test_rewards_of_tokens_do_not_overflow(files, tmp_path, monkeypatch):
