@@ -27,7 +27,7 @@ FILES = sorted(
     if path.name != "__init__.py" and "def get_config" in path.read_text(encoding="utf-8")
 )
 # And those whose model.path is yet to be given.
-UNFINISHED = {"configs/task.py": "--config.task.path="} | {
+UNFINISHED = {"configs/task.py": "--config.task.path=", "configs/agents.py:own": "agent.env: 'MODULE:CLASS'"} | {
     f"configs/prompts/fleming_r1.py:{word}": "--config.task.path=" for word in ("own", "scratch", "lora")
 }
 
