@@ -334,10 +334,12 @@ class PreferencePacker:
 
     Args:
       setup: of the run.
+      to_end: whether rows keep what an environment wrote at the end of a response, after the last token that is
+        learned: a head that reads the last token needs it, a policy does not.
     """
 
-    def __init__(self, setup: Setup):
-        self._packing, self._train, self._row_length = Packing(setup), setup.config.train, 0
+    def __init__(self, setup: Setup, *, to_end: bool = False):
+        self._packing, self._train, self._row_length, self._to_end = Packing(setup), setup.config.train, 0, to_end
 
     def fit(self, arrays: Arrays) -> None:
         """Makes rows as long as a prompt with its responses, if the records then need fewer columns than by default.
@@ -370,4 +372,6 @@ class PreferencePacker:
         order = order.swapaxes(1, 2).reshape(-1)
         tokens = TokenBatch(*(np.asarray(x)[order] for x in flat(batch.batch)[:3]))
         mask = np.asarray(batch.completion_mask).reshape(-1, length)[order]
+        if self._to_end:
+            mask = (tokens.segment_ids[:, -length:] > 0) & np.asarray(batch.present).reshape(-1, 1)[order]
         return self._packing.pack(tokens, mask, micro_batches, row_length=row_length)

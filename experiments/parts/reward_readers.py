@@ -110,7 +110,7 @@ def _response_reader(setup: Setup) -> Reader:
         add_head=add_head,
         encode=lambda records: encode_responses(setup, records, needs(objective.loss)),
         batch=lambda arrays, rows, size: take_rows(arrays, rows, size, needs(objective.loss)),
-        pack=PreferencePacker(setup),
+        pack=PreferencePacker(setup, to_end=True),
         loss=lambda params, batch, extra=None: reward_model.loss(outputs(params, batch), batch, objective, extra),
         rewards=lambda params, batch: objective.rewards(outputs(params, batch)),
         evaluate=lambda arrays, rewards, records: evaluate_responses(
@@ -255,7 +255,7 @@ def _user_reader(setup: Setup) -> Reader:
         add_head=add_head,
         encode=encode,
         batch=batch,
-        pack=PreferencePacker(setup),
+        pack=PreferencePacker(setup, to_end=True),
         loss=loss,
         rewards=lambda params, batch: outputs(params, batch, jnp.zeros_like(batch.extras["noise"]))[0][..., None],
         evaluate=lambda arrays, rewards, records: evaluate_responses(arrays, rewards, records, logits=True),

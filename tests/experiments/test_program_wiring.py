@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from configs.preferences import best_of_n as best_configs
-from configs.preferences import given
+from configs.preferences import given, reward_models
 from configs.tasks import arithmetic
 from experiments import best_of_n, dpo, evaluate, online_dpo, reward_model
 from experiments.parts import judging, reward_readers, warm_start
@@ -135,6 +135,17 @@ def test_an_implicit_reward_is_a_log_ratio(monkeypatch):
     reference = jnp.float32([[[-0.5, -0.5], [-1.0, 7.0]]])
     batch = PreferenceBatch(tokens, mask, jnp.ones((1, 2), bool), jnp.zeros((1, 2)), reference)
     np.testing.assert_allclose(reader.rewards(None, batch), [[[0.5 * -2.0], [0.5 * -2.0]]])
+
+
+@pytest.mark.parametrize("reads", ["response", "user"])
+def test_heads_read_packed_responses_at_their_ends(monkeypatch, reads):
+    """As padded ones: with what an environment wrote after the last token that is learned."""
+    config, packer = reward_models.get_config("smoke"), mock.MagicMock()
+    monkeypatch.setattr(reward_readers, "PreferencePacker", packer)
+    config.algorithm.update(reads=reads, responses=2)
+    setup = SimpleNamespace(config=config, model=None, merged=None)
+    assert reward_readers.make_reader(setup).pack is packer.return_value
+    packer.assert_called_once_with(setup, to_end=True)
 
 
 def test_the_moments_of_a_reward_model_are_of_its_held_out_responses(monkeypatch, tmp_path):

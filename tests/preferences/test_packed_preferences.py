@@ -1,12 +1,18 @@
 """Encoded preferences through rl_jax.training.packing: a prompt stands there once, scores are those of the padded
 rows."""
 
+import functools
+from types import SimpleNamespace
+
 import jax
 import numpy as np
 import pytest
 
+from configs.preferences import given
+from experiments.parts.preference_data import PreferencePacker, flat, take_rows
 from rl_jax import preferences
 from rl_jax.core.types import TokenBatch
+from rl_jax.models.heads import make_hidden_last
 from rl_jax.models.transformer.model import make_transformer
 from rl_jax.tokenizers import CharTokenizer
 from rl_jax.training.packing import pack
@@ -42,3 +48,25 @@ def test_packed_rows_score_as_padded_ones():
     prompts = arrays["segment_ids"][:, 0, :-9].sum()
     assert (packed.rows.segment_ids != 0).sum() == prompts + mask.sum()
     np.testing.assert_allclose(score(params, packed).log_probs, padded, atol=2e-5)
+
+
+@pytest.mark.parametrize("mode", ["packed", "shared_prefix"])
+def test_a_head_reads_what_an_environment_wrote_last(mode):
+    """The token at each response's end, learned or not, as of padded rows; an absent response takes no room."""
+    endings, records = [[True, True, False], [True, False, False, False], [False]], []
+    for some in (endings, endings[1:]):
+        responses = [{"ids": [5 + 5 * k + i for i in range(len(x))], "trained": x} for k, x in enumerate(some)]
+        records.append({"prompt": "a", "responses": responses, "rewards": [0.0] * len(some)})
+    arrays, _ = preferences.encode_preferences(TOKENIZER, records, prompt_buckets=(2,), completion_length=4)
+    batch = take_rows(arrays, np.arange(2), 2, set())
+    config = given.get_config("smoke")
+    config.packing.mode = mode
+    setup = SimpleNamespace(config=config, mesh=jax.make_mesh((1,), ("data",)))
+    # Hidden states that say which token they are of.
+    model = SimpleNamespace(apply=lambda params, rows: rows.tokens[..., None].astype(np.float32))
+    read, present = jax.jit(functools.partial(make_hidden_last(model), {})), batch.present.reshape(-1)
+    packed = PreferencePacker(setup, to_end=True)(batch).batch
+    padded = read(flat(batch.batch))[present, 0]
+    np.testing.assert_array_equal(padded, [7, 13, 15, 8, 10])
+    np.testing.assert_array_equal(read(packed)[present, 0], padded)
+    assert (np.max(packed.columns, axis=-1).reshape(-1) >= 0).tolist() == present.tolist()
