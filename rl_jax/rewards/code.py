@@ -220,6 +220,8 @@ def _is_close(value: Any, expected: Any, tolerance: float) -> bool:
     if isinstance(value, list | tuple) and type(value) is type(expected):
         pairs = zip(value, expected, strict=False)
         return len(value) == len(expected) and all(_is_close(a, b, tolerance) for a, b in pairs)
+    if isinstance(value, dict) and isinstance(expected, dict):
+        return value.keys() == expected.keys() and all(_is_close(value[key], expected[key], tolerance) for key in value)
     return value == expected
 
 

@@ -16,9 +16,11 @@ MAX_NUMBER = 60  # characters
 _CURRENCY = re.compile(r"([-+]?)(?:\\?\$+ ?)?(.*)", re.DOTALL)  # "-$5": the sign may stand before the currency
 _NUMBER = re.compile(r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d{1,2})?(?:/\d+)?", re.ASCII)
 # Possessive (*+): blanks in three places beside each other would take the cube of their number.
-_LETTER = r"[\s*_\"'$]*+(?:\\text\s*+\{[\s*_\"'$]*+)?\(?([A-Z])\b\)?(?!\w|')"
+_LETTER = rf"[\s*_\"'$]*+(?:{normal_form.TEXT}[\s*_\"'$]*+)?\(?([A-Z])\b\)?(?!\w|')"
 _CHOICE = re.compile(
-    r"(?:\\boxed\s*+\{|(?:answer|option|choice)s?[\s*_]*+(?:is|are|:)[\s*_:]*+|<answer>)" + _LETTER, re.IGNORECASE
+    r"(?:\\boxed\s*+\{|(?:answer|option|choice)s?[\s*_]*+(?:is|are|:)[\s*_:]*+(?:(?:option|choice)\b)?|<answer>"
+    rf"|^\#+[ \t]*+(?:(?:final|correct)[ \t]++)?answer[ \t*_:]*+\n){_LETTER}",
+    re.IGNORECASE | re.MULTILINE,
 )
 _PICKED = re.compile(
     r"\b(?:choose|pick|select|with)\s++(?:the\s++)?(?:option|choice|answer)\b" + _LETTER, re.IGNORECASE
@@ -153,6 +155,7 @@ def chosen_letters(completion: str, options: dict[str, str]) -> set[str]:
     """The letters that a completion marks as its answer; {} if none."""
     if len(completion) > extraction.MAX_COMPLETION:
         return set()
+    completion = extraction.after_thoughts(completion)
     marked = _letters_behind(_CHOICE, completion)
     for inside in extraction.boxed(completion) + extraction.tag(completion):
         letters = re.findall(r"\b[A-Z]\b", inside, re.ASCII)

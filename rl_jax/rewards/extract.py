@@ -1,6 +1,7 @@
 """Finds the final answers that a completion gives, by a named rule: boxed, hash, answer_is, tag, last_number, whole.
 
-A rule returns every answer that it finds, since a completion that gives two must not be paid for one of them.
+A rule returns every answer that it finds, since a completion that gives two must not be paid for one of them. What
+stands before the last </think> is no answer; a thought that does not end is read as the text.
 """
 
 import re
@@ -8,7 +9,8 @@ import re
 MAX_COMPLETION = 200_000  # characters; a longer completion has no answer
 MAX_ANSWERS = 16  # more are no answer
 
-_PLACEHOLDER = re.compile(r"\s*(?:\\[hv]?phantom\{[^{}]*\}\s*)+")  # a box to be filled in, of the question
+# A box to be filled in, of the question or of the instructions: \boxed{}, \boxed{...}.
+_PLACEHOLDER = re.compile(r"\s*+(?:(?:\\[hv]?phantom\{[^{}]*\}|\\[lc]?dots(?![A-Za-z])|\.{2,}|…|_{2,})\s*+)*+")
 _HASH = re.compile(r"####[ \t]*([^\n]*)")
 _ANSWER_IS_WORDS = re.compile(r"\banswers?[ *_]{0,4}(?:is|are|:)(?!\w)", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"\.(?=[*_`]*+(?:\s|$))")
@@ -55,9 +57,9 @@ def hash_mark(text: str) -> list[str]:
 
 
 def answer_is(text: str) -> list[str]:
-    """What stands behind "answer is", "answers are" or "answer:", to the end of the sentence or line."""
+    """What stands behind "answer is", "answers are" or "answer:", to its line's or sentence's end."""
     parts = [_undressed(part.partition("\n")[0].lstrip(" \t:*_")) for part in _ANSWER_IS_WORDS.split(text)[1:]]
-    return [_undressed(_SENTENCE_END.split(part, maxsplit=1)[0]) for part in parts]
+    return list(filter(None, (_undressed(_SENTENCE_END.split(part, maxsplit=1)[0]) for part in parts)))
 
 
 def _undressed(text: str) -> str:
@@ -105,6 +107,11 @@ RULES = {
 }
 
 
+def after_thoughts(completion: str) -> str:
+    """What stands behind the last </think>, or all of it."""
+    return completion.rpartition("</think>")[2]
+
+
 def answers(completion: str, rules: str | list[str]) -> list[str]:
     """The answers of the first of the rules that finds any, without surrounding blanks; [] if none does.
 
@@ -121,6 +128,7 @@ def answers(completion: str, rules: str | list[str]) -> list[str]:
             raise ValueError(f"extract={rule!r} is no rule; the rules are {', '.join(RULES)}")
     if len(completion) > MAX_COMPLETION:
         return []
+    completion = after_thoughts(completion)
     for rule in rules:
         found = list(dict.fromkeys(text.strip() for text in RULES[rule](completion)))
         if found:

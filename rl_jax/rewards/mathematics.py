@@ -114,8 +114,9 @@ def _same_text(gold: str, given: str) -> bool:
 
 
 def _same_values(right: normal_form.Normal, other: normal_form.Normal) -> bool:
-    """Whether both can be read, and are equal with commas as separators or as thousands."""
-    for reading in (normal_form.thousands, str):
+    """Whether both can be read, and are equal with commas as separators or as thousands: the latter alone in 1,234."""
+    number = normal_form.THOUSANDS.fullmatch(right.text)
+    for reading in (normal_form.thousands,) if number else (normal_form.thousands, str):
         try:
             gold, given = parse(reading(right.text)), parse(reading(other.text))
         except ExpressionError:

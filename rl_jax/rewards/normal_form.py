@@ -27,19 +27,31 @@ _EMPHASIS = re.compile(r"\*\*([^*]+)\*\*|`([^`]+)`")
 _BOX = re.compile(r"(?:\$|\\\(|\\\[)*+ ?\\f?boxed\s*\{(.*)\} ?(?:\$|\\\)|\\\])*+", re.DOTALL)
 _LAYOUT = re.compile(r"\\(?:left|right|[bB]igg?[lr]?|displaystyle|textstyle|limits|q?quad)(?![A-Za-z])")
 _DELIMITERS = re.compile(r"\\\$|\$|\\\(|\\\)|\\\[|\\\]|£|€")
-_TEXT = re.compile(r"\\(?:text|textnormal|mbox|textbf|textit|textrm|mathrm|mathbf|operatorname|rm)\s*\{([^{}]*)\}")
+TEXT = r"\\(?:text|textnormal|mbox|textbf|textit|textrm|mathrm|mathbf|operatorname|rm)\s*+\{"
+_TEXT = re.compile(TEXT + r"([^{}]*)\}")
 _DEGREES = re.compile(r"\s*\^\s*(?:\{\s*\\circ\s*\}|\\circ)|\s*\\degree\b")
-_PERCENT = re.compile(r"\s*(?:\\%|%|(?<![A-Za-z])percent)\s*$")
-_UNITS = re.compile(r"^(.*?[\d)}\]!]) ?((?:[A-Za-z]{2,20}[ ./]{0,3}){1,4})(?:\^ ?\{?[23]\}?)?$", re.ASCII)
-_THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,])", re.ASCII)
+_PERCENT = re.compile(r"\s*(?:\\%|%|(?<![A-Za-z])per ?cent)\s*$")
+_TEXT_PERCENT = re.compile(rf"{TEXT} ?(?:\\?%|per ?cent) ?\}}$")
+_DOLLARS = re.compile(r"\$?-?\\\$")  # a plain $ may begin a formula
+_POWER = r"(?:\^ ?\{?-?[123]\}?)?"
+_UNITS = re.compile(
+    r"^(.*?[\d)}\]!])( ?)((?:[A-Za-z]{2,20}[ ./]{0,3}){1,4}(?:(?<=/)[A-Za-z])?)" + _POWER + "$", re.ASCII
+)
+# \text{ m/s}^2, \mathrm{km}/\mathrm{h}: all letters of the end stand in commands for text.
+_TEXT_UNITS = re.compile(
+    rf"^(.*?(?:[\d)}}\]!]|\\pi)) ?((?:{TEXT}[A-Za-z ./^\d]{{1,60}}\}} ?{_POWER} ?/? ?){{1,4}})$", re.ASCII
+)
+THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,])", re.ASCII)
 _FUNCTION_WORDS = re.compile(r"(?<![\\A-Za-z])(?:sqrt|pi|sin|cos|tan|log|ln|infty|theta)(?![A-Za-z])")
 _IN_SET = re.compile(r"^[A-Za-z]\s*\\in(?![a-z])\s*")
+_SHORT_WORDS = {"sq", "cu", "per", "men"}
 # Words that change what they stand beside; with one of these nothing is dropped.
 _CHANGING = set(
     "true false negative positive "
     "or and not no nor but if is are was isn either maybe between to wrong incorrect less more than about over under "
     "hundred thousand million billion trillion dozen half third quarter percent times base mod pi sqrt sin cos tan "
-    "log ln exp inf nan infinity plus minus squared cubed score "
+    "log ln exp inf nan infinity plus minus squared cubed score even odd prime composite lakh crore "
+    "halve fourth fifth sixth seventh eighth ninth tenth hundredth thousandth millionth billionth "
     "zero one two three four five six seven eight nine ten eleven twelve twenty thirty fifty".split()
 )
 _SAME_UNITS = {
@@ -71,18 +83,25 @@ class Normal(NamedTuple):
 
 @functools.lru_cache(maxsize=4096)
 def normalise(text: str) -> Normal:
-    """The answer without its layout, currency, degrees and units."""
+    """The answer without its layout, currency, degrees and units.
+
+    A unit is what stands in commands for text at the end, behind a number; without such a command known units and
+    words of four letters or more, the latter behind a blank: xy in 6xy are factors.
+    """
     text = " ".join(text.split()).rstrip(".").strip()  # runs of blanks would make the patterns slow
     match = _EMPHASIS.fullmatch(text)
     text = (match[1] or match[2]).rstrip(". ") if match else text
     match = _BOX.fullmatch(text)
     text = match[1] if match else text
+    dollars = _DOLLARS.match(text)
     text = _DELIMITERS.sub("", text.replace("\\\\", _NEW_ROW))  # else "\\\\ " loses its second backslash
     text = _ANY_REPLACED.sub(lambda match: _REPLACED[match[0]], text)
     text, degrees = _DEGREES.subn("", _LAYOUT.sub("", text))
-    text, percent = _PERCENT.subn("", text)
+    text, percent = _PERCENT.subn("", _TEXT_PERCENT.sub("%", text))
+    text, unit = _without_text_unit(text.strip())
     text = _IN_SET.sub("", _words(_TEXT.sub(lambda match: f" {match[1]} ", text).strip()))
-    text, unit = _without_unit(" ".join(text.split()))
+    text, bare_unit = _without_unit(" ".join(text.split()))
+    unit = " ".join(filter(None, ("dollar" if dollars else "", unit, bare_unit)))
     text = text.replace(_NEW_ROW, "\\\\").strip().rstrip(".").strip()
     return Normal(text, unit or ("degree" if degrees else ""), bool(percent))
 
@@ -91,7 +110,7 @@ def thousands(text: str) -> str:
     """1,080 as 1080; in the brackets of a list a comma separates."""
     if any(bracket in text for bracket in ("(", "[", r"\{")):
         return text
-    return _THOUSANDS.sub(lambda match: match[0].replace(",", ""), text)
+    return THOUSANDS.sub(lambda match: match[0].replace(",", ""), text)
 
 
 def plain(text: str) -> str:
@@ -111,12 +130,35 @@ def _words(text: str) -> str:
     return _FUNCTION_WORDS.sub(lambda match: "\\" + match[0] + " ", text)
 
 
+def _without_text_unit(text: str) -> tuple[str, str]:
+    """The text without the unit in commands for text at its end, and the unit if it is known."""
+    match = _TEXT_UNITS.match(text)
+    words = _unit_words(_TEXT.sub(lambda inside: f" {inside[1]} ", match[2])) if match else None
+    return (text, "") if words is None else (match[1], _known(words))
+
+
 def _without_unit(text: str) -> tuple[str, str]:
+    """The text without the unit or the word at its end, and the unit if it is known."""
     match = _UNITS.match(text)
-    if not match:
+    words = _unit_words(match[3]) if match else None
+    if words is None:
         return text, ""
-    words = re.findall(r"[A-Za-z]+", match[2].lower())
-    if set(words) & _CHANGING or "\\" in match[2]:
-        return text, ""
-    known = [_SAME_UNITS[name] for word in words for name in (word, word.removesuffix("s")) if name in _SAME_UNITS]
-    return match[1], " ".join(dict.fromkeys(known))
+    blank = bool(match[2])
+    for place, word in enumerate(words):
+        is_word = (blank or place > 0) and len(word) > 3 and bool(set(word) & set("aeiou"))
+        if not (is_word or word in _SHORT_WORDS or _known([word])):
+            return text, ""
+    return match[1], _known(words)
+
+
+def _unit_words(text: str) -> list[str] | None:
+    """The words of what may be a unit; None if one of them changes what it stands beside."""
+    words = re.findall(r"[A-Za-z]+", text.lower())
+    changing = any(word in _CHANGING or word.removesuffix("s") in _CHANGING for word in words)
+    return None if changing or not words else words
+
+
+def _known(words: list[str]) -> str:
+    """The known units among words."""
+    found = [_SAME_UNITS[name] for word in words for name in (word, word.removesuffix("s")) if name in _SAME_UNITS]
+    return " ".join(dict.fromkeys(found))

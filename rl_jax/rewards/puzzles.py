@@ -1,11 +1,11 @@
-"""Verifiers of Countdown and Sudoku. A completion may search first: its answer is the last line.
+"""Verifiers of Countdown and Sudoku. A completion may search first: its answer is in <answer>, or the last line.
 
 Text is parsed, never evaluated; sizes are bounded (rl_jax.rewards.game24).
 """
 
 from collections.abc import Sequence
 
-from rl_jax.rewards import game24
+from rl_jax.rewards import extract, game24, parsing
 
 BOX = {4: 2, 9: 3}  # size of a grid -> size of its boxes
 MAX_COMPLETION = 100_000  # characters
@@ -14,7 +14,7 @@ MAX_COMPLETION = 100_000  # characters
 def countdown(prompt: str, completion: str, info: dict, *, formed: float = 0.1) -> dict[str, float]:
     """1 for an expression of info's numbers, each once, that is exactly its target; `formed` for another expression.
 
-    Source: TinyZero's reward (0, .1, 1) with exact fractions instead of a tolerance.
+    Source: TinyZero's reward (0, .1, 1) with exact fractions instead of a tolerance; it pays .1 for any equation.
 
     Args:
       prompt: unused.
@@ -28,7 +28,7 @@ def countdown(prompt: str, completion: str, info: dict, *, formed: float = 0.1) 
     numbers, target = info.get("numbers"), info.get("target")
     if not isinstance(numbers, list) or not numbers or type(target) is not int:
         raise ValueError(f"info['numbers'] and info['target'] must be integers, found {numbers!r:.60} and {target!r}")
-    said = last_line(completion).rpartition(":")[2]
+    said = said_in(completion).rpartition(":")[2]
     text, _, value = game24.tidy(said).partition("=")
     try:
         expression = game24.parse(text)
@@ -48,13 +48,20 @@ def sudoku(prompt: str, completion: str, info: dict) -> dict[str, float]:
     clues = read_grid(str(info.get("grid")), blanks=True)
     if clues is None:
         raise ValueError(f"info['grid'] must be a puzzle such as '1..4/..1./2.../...1', found {info.get('grid')!r:.60}")
-    grid = read_grid(last_line(completion).strip(), blanks=False)
+    grid = read_grid(said_in(completion).strip(), blanks=False)
     if grid is None or len(grid) != len(clues):
         return {"reward": 0.0, "correct": 0.0, "formed": 0.0, "rules": 0.0}
     kept = all(a in (0, b) for given, row in zip(clues, grid, strict=True) for a, b in zip(given, row, strict=True))
     rules = follows_rules(grid)
     correct = float(kept and rules)
     return {"reward": correct, "correct": correct, "formed": 1.0, "rules": float(rules)}
+
+
+def said_in(completion: str) -> str:
+    """The last line of the last <answer>...</answer>, or of what follows the thoughts; the inside of a box in it."""
+    line = last_line(parsing.answer(completion[-MAX_COMPLETION:]))
+    inside = extract.boxed(line)
+    return inside[0] if len(inside) == 1 else line
 
 
 def last_line(text: str) -> str:

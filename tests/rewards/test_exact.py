@@ -79,6 +79,10 @@ def test_strings():
         ("Option A is too small. Option B fits. The answer is B.", 1), ("**Answer:** B", 1), ("**Answer**: (B)", 1),
         ("Let's look at option A: no. Option C: no.\n\nAnswer: B", 1), ("The correct option is **B**", 1),
         ("Choice C is out. So (B).", 0), ("Option B", 1), ("Answer (B)", 1), (r"The answer is $\boxed{\text{B}}$", 1),
+        ("The answer is option B", 1), ("The answer is: option (B)", 1), ("The best answer is choice B", 1),
+        (r"\boxed{\textbf{(B)}}", 1), (r"Answer: $\boxed{\mathrm{B}}$", 1), ("### Answer\nB", 1), ("## Answer\n\nA", 0),
+        ("### Answer\nBecause of this, A", 0), ("<think>The answer is A?</think>The answer is B", 1),
+        ("The answer is option A or B", 0), ("<think>The answer is B</think>", 0),
         ("I choose option A. The answer is B", 1), ("I pick choice A or B", 0), ("Answer: A, so I choose option B", 0),
     ],
 )  # fmt: skip

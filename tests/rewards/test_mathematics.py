@@ -89,6 +89,14 @@ def test_every_accepted_answer_is_rejected_for_another_question():
         ("<answer>**18**</answer>", "tag", 1.0),
         ("<answer>2**18</answer>", "tag", 0.0),
         ("**18", "whole", 0.0),
+        # What repeats the instruction, and what is only thought of.
+        (r"I must put the answer within \boxed{}. So \boxed{18}", "boxed", 1.0),
+        (r"\boxed{...}, \boxed{\ldots}, \boxed{18}", "boxed", 1.0),
+        (r"<think>Is it \boxed{17}? No.</think>\boxed{18}", "boxed", 1.0),
+        (r"<think>\boxed{18}</think>I do not know", "boxed", 0.0),
+        (r"<think>\boxed{18}", "boxed", 1.0),
+        ("The answer is:\n\n\\[ \\boxed{18} \\]", ["answer_is", "boxed"], 1.0),
+        ("<think>the answer is 17</think>The answer is 18.", "answer_is", 1.0),
     ],
 )
 def test_extraction(completion, extraction, reward):
