@@ -60,7 +60,8 @@ def test_every_countdown_puzzle_has_a_solution_and_the_search_finds_it():
         ("(3+4)*5", 1.0), ("(3+4)*5=35", 1.0), ("3+4=7\n7*5=35\n5*(4+3)", 1.0), ("3+4*5", 0.1), ("3*4*5", 0.1),
         ("(3+4)*5=36", 0.0), ("35", 0.0), ("7*5", 0.0), ("3+4", 0.0), ("(3+4)*5*1", 0.0), ("", 0.0), ("5/(3-3)", 0.0),
         ("<think>3+4=7</think> So <answer>(3+4)*5</answer>", 1.0), (r"<answer>\boxed{(3+4)*5}</answer> as asked", 1.0),
-        ("<answer>(3+4)*5</answer>\n<answer>3+4*5</answer>", 0.1), ("__import__('os')", 0.0), ("9**9**9", 0.0), ("(3+4)*5\n0", 0.0), ("(" * 1000, 0.0),
+        ("<answer>(3+4)*5</answer>\n<answer>3+4*5</answer>", 0.1), ("__import__('os')", 0.0), ("9**9**9", 0.0),
+        ("(3+4)*5\n0", 0.0), ("(" * 1000, 0.0),
     ],
 )  # fmt: skip
 def test_countdown_pays_0_or_a_tenth_or_1(text, reward):
