@@ -187,6 +187,8 @@ def _others(prompts: np.ndarray, present: np.ndarray, step: int) -> tuple[np.nda
         away = np.roll(rows, -step * times)
         new = ~found[rows] & (names[away] != names[rows])
         others[rows[new]], found[rows[new]] = away[new], True
+        if found[rows].all():
+            break
     return others, found
 
 

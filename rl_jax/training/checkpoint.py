@@ -126,7 +126,8 @@ class Checkpointer:
             self._saving = step
             content = digests.seal(step, host, digests.of(items))
             sealed = {HOST: ocp.args.JsonSave(content), SEALED: ocp.args.JsonSave({})}
-            self._manager.save(step, args=ocp.args.Composite(**arrays, **sealed))
+            if not self._manager.save(step, args=ocp.args.Composite(**arrays, **sealed)):
+                raise OSError("orbax has not saved it")
 
     def _finish(self) -> None:
         with self._said_clearly(self._saving):
