@@ -77,7 +77,7 @@ def equivalent(gold: str, given: str, *, backend: str = "exact") -> bool:
     if not given.strip() or max(len(gold), len(given)) > MAX_LENGTH or "\\approx" in given and gold != given:
         return False
     right, other = normal_form.normalise(gold), normal_form.normalise(given)
-    if right.unit and other.unit and right.unit != other.unit:
+    if not normal_form.same_units(right, other):
         return False
     if _same_values(right, other) or _same_text(gold, given):
         return True
@@ -105,18 +105,18 @@ def _same_text(gold: str, given: str) -> bool:
     """The same string after normalisation; words in any case, a letter with or without parentheses."""
     if not (gold.isascii() and given.isascii()) and gold.strip() != given.strip():
         return False
-    first, second = normal_form.compact(gold), normal_form.compact(given)
-    if first == second and first:
-        return True
+    for form in (normal_form.compact, normal_form.spelled):
+        if form(gold) == form(given) != "":
+            return True
     words = normal_form.plain(gold)
     is_words = words.replace(" ", "").replace("-", "").isalpha() and (len(words) > 1 or "\\text" in gold or "(" in gold)
     return (is_words or gold.strip().isalpha() and gold.isupper()) and words == normal_form.plain(given)
 
 
 def _same_values(right: normal_form.Normal, other: normal_form.Normal) -> bool:
-    """Whether both can be read, and are equal with commas as separators or as thousands: the latter alone in 1,234."""
-    number = normal_form.THOUSANDS.fullmatch(right.text)
-    for reading in (normal_form.thousands,) if number else (normal_form.thousands, str):
+    """Whether both can be read, and are equal with commas as separators or as thousands."""
+    is_whole = normal_form.is_thousands(right.text)  # 1,234 is no list of 1 and 234
+    for reading in (normal_form.thousands,) if is_whole else (normal_form.thousands, str):
         try:
             gold, given = parse(reading(right.text)), parse(reading(other.text))
         except ExpressionError:

@@ -24,6 +24,19 @@ ACCEPT = [
     ("5", r"5\text{ m}"), ("9.8", r"9.8\text{ m/s}^2"), (r"25\pi\text{ cm}^2", r"25\pi"), (r"5\text{ g}", "5"),
     ("60", r"60\text{ km}/\text{h}"), (r"2\pi", r"2\pi\text{ units}"), ("50", r"50\text{ percent}"), (r"\$45", "45"),
     (r"\frac{\pi}{6}", r"\pi/6"), ("11011_2", "11011_{2}"), ("3x^2", "3 x x"), (r"x \in [0,1]", "[0, 1]"),
+    # Units: what stands in \text{} goes whatever its length, a known unit and a word behind a blank go anywhere.
+    ("5", r"5\text{ m}"), (r"5\text{ m}", "5"), ("5", r"5\text{ g}"), ("9.8", r"9.8\text{ m/s}^2"),
+    ("5", r"5 \mathrm{L}"),
+    (r"120\text{ m}^2", "120"), ("120", r"120\ \mathrm{m^2}"), ("12", r"12\ \mathrm{cm^{2}}"),
+    ("10^3", r"10^3\text{ m}"),
+    ("5", r"5\,\mathrm{kg}\cdot\mathrm{m}/\mathrm{s}^2"), (r"25\pi", r"25\pi\text{ cm}^2"),
+    ("5x", r"5x\text{ dollars}"),
+    (r"2\pi\text{ units}", r"2\pi"), (r"5\text{ m}", "5 m"), ("5", "5cm"), ("5", "5 gallons of water"), ("5", "5 boys"),
+    ("60", "60 miles per hour"), ("75", r"75^\circ\text{C}"), (r"\$5", "5 dollars"), (r"\$12\text{ per hour}", r"\$12"),
+    ("£5", "5 pounds"), ("5:30", r"5:30\text{ p.m.}"), ("5:30 PM", "5:30 p.m."), ("50", r"50\text{ percent}"),
+    ("50\\%", r"50\text{ percent}"), ("50", "50 per cent"), ("320000", "3.2e5"), ("3.2e5", "320000"),
+    ("0.045", "4.5e-2"),
+    ("1,234", "1234"), ("-1,234.5", "-1234.5"), ("1, 2, 3", r"1, 2, \text{ and } 3"),
 ]  # fmt: skip
 REJECT = [
     ("18", "81"), ("18", "-18"), ("18", "18.5"), ("18", "180"), ("18", ""), ("18", " "), ("18", "."), ("18", "nan"),
@@ -54,6 +67,21 @@ REJECT = [
     (r"\text{Friday}", "Friday or Saturday"), ("C", "B"), ("C", "ABCD"), ("C", "A, B, C, D"), ("y=2x", "x=2x"),
     (r"5\text{ cm}", r"5\text{ m}"), ("11011_2", "11011"), ("3:5", "5:3"), ("3:5", "0.6"), ("x \\ge 3", "x > 3"),
     (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{pmatrix}2\\1\end{pmatrix}"), ("1,234", "1234.5"), ("e", "2.71828"),
+    # Letters behind a number are variables, words of scale and order change it.
+    ("6xy", "6"), ("6", "6xy"), ("6xy", "6ab"), ("5", "5 xy"), ("3x^2yz", "3x^2"), ("2ab^2", "2ab^3"), ("2ab^2", "2"),
+    ("3+2xy", "5"), ("2(a+b)xy", "2(a+b)"), ("5", "5 m"), ("5", "5m"), ("5", "5 abc"), ("5", "5 xyz"), ("5", "5 bn"),
+    ("x^2", "x^2min"), (r"\frac{1}{2}", r"\frac{1}{2}ft"), ("3", r"3+2\mathrm{i}"), ("2", r"2\mathrm{e}"), ("5", "5 K"),
+    ("5", r"5\text{ x}"), ("5", r"5\text{ab}"), ("2", r"2\text{k}"), ("6", r"6\mathbf{m}"), ("5", r"5\text{ M}"),
+    ("6", "6 hundredths"), ("6", r"6\text{ hundredths}"), ("6", "6 tenths"), ("6", "6 tens"), ("6", "6 lakh"),
+    ("6", "6 mil"),
+    ("6", "6 crore"), ("6", "6 halves"), ("6", "6 thirds"), ("6", "6 sevenths"), ("6", "6 square"),
+    ("6", "6 factorial"),
+    ("6", "6 remainder"), ("1", "1st"), ("5", r"5\text{th}"), (r"\$45", r"45\text{ cents}"), ("$45", "45 cents"),
+    (r"\$5", "€5"), ("5:30 AM", "5:30 PM"), (r"5:30\text{ a.m.}", r"5:30\text{ p.m.}"),
+    (r"75^\circ\text{C}", r"75^\circ\text{F}"),
+    (r"\triangle\text{ABC}", r"\triangle\text{DEF}"), ("5", "5 feet 6 inches"), ("6", r"5\text{ feet }6\text{ inches}"),
+    ("5", r"5\text{ not apples}"), (r"10\text{ m}", r"10\text{ mm}"), ("5/2", "21/2"), (r"2 \frac12", "21/2"),
+    ("1,234", "234, 1"), ("1,234", r"\{1,234\}"), ("2e3", "6"), ("18", "1\x018"),
 ]  # fmt: skip
 
 
