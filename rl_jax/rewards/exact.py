@@ -9,18 +9,22 @@ import re
 from fractions import Fraction
 
 from rl_jax.rewards import extract as extraction
-from rl_jax.rewards import normal_form
+from rl_jax.rewards import normal_form, parsing
 from rl_jax.rewards.mathematics import right_answer
 
 MAX_NUMBER = 60  # characters
 _CURRENCY = re.compile(r"([-+]?)(?:\\?\$+ ?)?(.*)", re.DOTALL)  # "-$5": the sign may stand before the currency
 _NUMBER = re.compile(r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d{1,2})?(?:/\d+)?", re.ASCII)
 # Possessive (*+): blanks in three places beside each other would take the cube of their number.
-_LETTER = rf"[\s*_\"'$]*+(?:{normal_form.TEXT}[\s*_\"'$]*+)?\(?([A-Z])\b\)?(?!\w|')"
+_LETTER = r"[\s*_\"'$]*+(?:\\(?:text(?:bf|rm|it)?|math(?:bf|rm)|mbox)\s*+\{[\s*_\"'$]*+)?\(?([A-Z])\b\)?(?!\w|')"
 _CHOICE = re.compile(
-    r"(?:\\boxed\s*+\{|(?:answer|option|choice)s?[\s*_]*+(?:is|are|:)[\s*_:]*+(?:(?:option|choice)\b)?|<answer>"
-    rf"|^\#+[ \t]*+(?:(?:final|correct)[ \t]++)?answer[ \t*_:]*+\n){_LETTER}",
-    re.IGNORECASE | re.MULTILINE,
+    r"(?:\\boxed\s*+\{|(?:answer|option|choice)s?[\s*_]*+(?:is|are|:)[\s*_:]*+(?:(?:option|choice)\b)?+|<answer>)"
+    + _LETTER,
+    re.IGNORECASE,
+)
+_HEADED = re.compile(  # "### Answer" and the letter on a line below it, alone or dressed: (B), B., B:
+    r"#[ \t*_]*+(?:[a-z]++[ \t]++)?answer[ \t*_:]*+\n" + _LETTER + r"(?:(?<=\))|(?=[.:)]|[*_\"'$} \t]*+(?:\n|$)))",
+    re.IGNORECASE,
 )
 _PICKED = re.compile(
     r"\b(?:choose|pick|select|with)\s++(?:the\s++)?(?:option|choice|answer)\b" + _LETTER, re.IGNORECASE
@@ -126,9 +130,10 @@ def choice(
 ) -> dict[str, float]:
     """1 if the completion chooses the right letter of a multiple choice, and no other.
 
-    A letter counts where it is marked: in a box, in <answer>, behind "answer is" or "correct option:"; without such a
-    mark, behind "I choose option", "(B)" or "B." at the start, or alone. "Option B" in a reasoning marks nothing. Where
-    info has the options, the text of one of them, alone, is its letter.
+    A letter counts where it is marked: in a box, in <answer>, behind "answer is", "answer is option" or "correct
+    option:", below a heading "Answer"; without such a mark, behind "I choose option", "(B)" or "B." at the start, or
+    alone. "Option B" in a reasoning marks nothing. Where info has the options, the text of one of them, alone, is its
+    letter. Only what follows the last </think> is read.
 
     Args:
       prompt: unused.
@@ -155,8 +160,8 @@ def chosen_letters(completion: str, options: dict[str, str]) -> set[str]:
     """The letters that a completion marks as its answer; {} if none."""
     if len(completion) > extraction.MAX_COMPLETION:
         return set()
-    completion = extraction.after_thoughts(completion)
-    marked = _letters_behind(_CHOICE, completion)
+    completion = parsing.after_thought(completion)
+    marked = _letters_behind(_CHOICE, completion) | _letters_behind(_HEADED, completion)
     for inside in extraction.boxed(completion) + extraction.tag(completion):
         letters = re.findall(r"\b[A-Z]\b", inside, re.ASCII)
         marked |= set(letters) if len(letters) > 1 else set()  # a box with several is a choice of several

@@ -1,16 +1,20 @@
 """Finds the final answers that a completion gives, by a named rule: boxed, hash, answer_is, tag, last_number, whole.
 
-A rule returns every answer that it finds, since a completion that gives two must not be paid for one of them. What
-stands before the last </think> is no answer; a thought that does not end is read as the text.
+A rule returns every answer that it finds, since a completion that gives two must not be paid for one of them. Only what
+follows the last </think> is read; a thought that is never closed is read like any text (its "<think>" often stands in
+the prompt, where no rule can see it).
 """
 
 import re
 
+from rl_jax.rewards import parsing
+
 MAX_COMPLETION = 200_000  # characters; a longer completion has no answer
 MAX_ANSWERS = 16  # more are no answer
 
-# A box to be filled in, of the question or of the instructions: \boxed{}, \boxed{...}.
-_PLACEHOLDER = re.compile(r"\s*+(?:(?:\\[hv]?phantom\{[^{}]*\}|\\[lc]?dots(?![A-Za-z])|\.{2,}|…|_{2,})\s*+)*+")
+# A box to be filled in, of the question or the instruction: empty, a phantom, dots.
+_PLACEHOLDER = re.compile(r"\s*+(?:(?:\\[hv]?phantom\{[^{}]*\}|\\[lc]?dots(?![A-Za-z])|\.\.\.|…)\s*+)*+")
+_BOXED = re.compile(r"\\(?:boxed|fbox)")
 _HASH = re.compile(r"####[ \t]*([^\n]*)")
 _ANSWER_IS_WORDS = re.compile(r"\banswers?[ *_]{0,4}(?:is|are|:)(?!\w)", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"\.(?=[*_`]*+(?:\s|$))")
@@ -18,13 +22,16 @@ _NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:/\d+)?|[-+]?\
 
 
 def boxed(text: str) -> list[str]:
-    """The contents of every \\boxed{...}, with its braces matched; one that is never closed is an empty answer."""
+    """The contents of every \\boxed{...}, with its braces matched; one that is never closed is an empty answer.
+
+    A placeholder is no box: \\boxed{}, \\boxed{...}, \\boxed{\\ldots}, \\boxed{\\phantom{0}}.
+    """
     found, place = [], 0
     while True:
-        place = min((at for at in (text.find("\\boxed", place), text.find("\\fbox", place)) if at >= 0), default=-1)
-        if place < 0 or len(found) > MAX_ANSWERS:
+        mark = _BOXED.search(text, place)
+        if not mark or len(found) > MAX_ANSWERS:
             return found
-        place += len("\\boxed") if text.startswith("\\boxed", place) else len("\\fbox")
+        place = mark.end()
         start = place + len(text[place : place + 8]) - len(text[place : place + 8].lstrip())
         if not text.startswith("{", start):
             found.append(text[start : start + 1])
@@ -52,14 +59,21 @@ def _closing(text: str, start: int) -> int:
 
 
 def hash_mark(text: str) -> list[str]:
-    """What stands behind every "####", to the end of its line: GSM8K's mark."""
-    return [_undressed(part) for part in _HASH.findall(text)]
+    """What stands behind every "####", to the end of its line: GSM8K's mark; [] if nothing does behind any."""
+    return _unless_all_empty([_undressed(part) for part in _HASH.findall(text)])
 
 
 def answer_is(text: str) -> list[str]:
-    """What stands behind "answer is", "answers are" or "answer:", to its line's or sentence's end."""
+    """What stands behind "answer is", "answers are" or "answer:", to the end of the sentence or line.
+
+    [] if nothing does behind any: the answer of "The answer is:" before a line break is for another rule to find.
+    """
     parts = [_undressed(part.partition("\n")[0].lstrip(" \t:*_")) for part in _ANSWER_IS_WORDS.split(text)[1:]]
-    return list(filter(None, (_undressed(_SENTENCE_END.split(part, maxsplit=1)[0]) for part in parts)))
+    return _unless_all_empty([_undressed(_SENTENCE_END.split(part, maxsplit=1)[0]) for part in parts])
+
+
+def _unless_all_empty(found: list[str]) -> list[str]:
+    return found if any(found) else []
 
 
 def _undressed(text: str) -> str:
@@ -128,7 +142,7 @@ def answers(completion: str, rules: str | list[str]) -> list[str]:
             raise ValueError(f"extract={rule!r} is no rule; the rules are {', '.join(RULES)}")
     if len(completion) > MAX_COMPLETION:
         return []
-    completion = after_thoughts(completion)
+    completion = parsing.after_thought(completion)
     for rule in rules:
         found = list(dict.fromkeys(text.strip() for text in RULES[rule](completion)))
         if found:

@@ -28,19 +28,29 @@ def tagged(text: str, tag: str) -> str | None:
     return inner.strip() if opened and closed else None
 
 
+def after_thought(text: str) -> str:
+    """What follows the last </think>; all of the text without one, so a thought that is never closed is read, too."""
+    return text.rpartition("</think>")[2]
+
+
 def answer(text: str) -> str:
     """The last <answer>...</answer>; without one, all after </think>, or all of the text. Stripped."""
     found = tagged(text, "answer")
-    return (text.rpartition("</think>")[2] if found is None else found).strip()
+    return (after_thought(text) if found is None else found).strip()
+
+
+def code_blocks(text: str) -> list[str]:
+    """What stands between ``` marks, without the language beside the first mark, each stripped."""
+    found = []
+    for block in blocks(text, "```", "```"):
+        language, newline, code = block.partition("\n")
+        found.append((code if newline and re.fullmatch(r"[a-zA-Z0-9+#]*\s*", language) else block).strip())
+    return found
 
 
 def fenced(text: str) -> str:
     """The last code block between ``` marks, without the language beside the first mark; else the text. Stripped."""
-    found = blocks(text, "```", "```")
-    if not found:
-        return text.strip()
-    language, newline, code = found[-1].partition("\n")
-    return (code if newline and re.fullmatch(r"[a-zA-Z0-9+#]*\s*", language) else found[-1]).strip()
+    return (code_blocks(text) or [text.strip()])[-1]
 
 
 def read_json(text: str) -> Any:

@@ -32,6 +32,8 @@ def test_a_number_within_its_tolerance():
     assert reward("10.1", absolute=0.125) == 1.0 and reward("10.2", absolute=0.125) == 0.0
     assert reward("10.1", relative=0.0125) == 1.0 and reward("10.2", relative=0.0125) == 0.0
     assert reward("inf", absolute=1e300) == 0.0
+    thought = r"<think>The number goes in \boxed{}: \boxed{9}?</think>\boxed{10}"
+    assert exact.number("", thought, {"answer": 10})["reward"] == 1.0
     with pytest.raises(ValueError, match=r"info\['answer'\] is 'ten', which is no number"):
         exact.number("", "10", {"answer": "ten"})
 
@@ -84,6 +86,15 @@ def test_strings():
         ("### Answer\nBecause of this, A", 0), ("<think>The answer is A?</think>The answer is B", 1),
         ("The answer is option A or B", 0), ("<think>The answer is B</think>", 0),
         ("I choose option A. The answer is B", 1), ("I pick choice A or B", 0), ("Answer: A, so I choose option B", 0),
+        ("The answer is option B", 1), ("The answer is: option (B)", 1), ("The best answer is choice B", 1),
+        (r"\boxed{\textbf{(B)}}", 1), (r"\boxed{\mathrm{B}}", 1), (r"Answer: $\boxed{\mathrm{B}}$", 1),
+        ("### Answer\nB", 1), ("## Final answer:\n**B**", 1), ("### Answer\n(B) green", 1), ("### Answer\nB. green", 1),
+        ("The answer is option A", 0), ("The answer is option A or option B", 0), ("The answer is optional B", 0),
+        (r"\boxed{\textbf{A}} \boxed{\textbf{B}}", 0), ("### Answer\nA number", 0), ("### Answer\nB is wrong", 0),
+        ("### Answer\nA\n### Answer\nB", 0), ("### Answer\nA or B", 0),
+        ("<think>The answer is A? The answer is B?</think> The answer is B", 1),
+        ("<think>The answer is B</think> The answer is A", 0), ("<think>The answer is B</think> I do not know", 0),
+        (r"Put the letter in \boxed{}. \boxed{B}", 1),
     ],
 )  # fmt: skip
 def test_multiple_choice(completion, reward):

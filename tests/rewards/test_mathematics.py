@@ -88,6 +88,19 @@ def test_every_accepted_answer_is_rejected_for_another_question():
         (r"#### $\boxed{18}$", "hash", 1.0),
         ("<answer>**18**</answer>", "tag", 1.0),
         ("<answer>2**18</answer>", "tag", 0.0),
+        # Instructions, placeholders and thoughts hold no answer.
+        (r"I must put the answer within \boxed{}. So \boxed{18}", "boxed", 1.0),
+        (r"\boxed{...} \boxed{\ldots} \boxed{…} \boxed{ } \boxed{18}", "boxed", 1.0),
+        (r"\boxed{} \boxed{17}", "boxed", 0.0),
+        (r"<think>Is it \boxed{4}? No.</think>\boxed{18}", "boxed", 1.0),
+        (r"<think>It is \boxed{18}.</think>\boxed{17}", "boxed", 0.0),
+        (r"<think>It is \boxed{18}.</think>", "boxed", 0.0),
+        (r"<think>It is \boxed{17}. No, \boxed{18}", "boxed", 0.0),  # a thought without an end is read
+        ("<think>The answer is 17</think>The answer is 18", "answer_is", 1.0),
+        ("The answer is:\n\n\\[ \\boxed{18} \\]", ["answer_is", "boxed"], 1.0),
+        ("####\n\\boxed{18}", ["hash", "boxed"], 1.0),
+        (r"\boxed{17", ["boxed", "last_number"], 0.0),  # never closed: no other rule is asked
+        (r"\boxed{18", ["boxed", "last_number"], 0.0),
         ("**18", "whole", 0.0),
         # What repeats the instruction, and what is only thought of.
         (r"I must put the answer within \boxed{}. So \boxed{18}", "boxed", 1.0),
@@ -172,7 +185,9 @@ def test_time_bombs_are_refused_at_once(text):
 
 
 @pytest.mark.parametrize("rule", extract.RULES)
-@pytest.mark.parametrize("piece", [" ", "<answer>", "answer is ", r"\boxed{", r"\boxed{{}", "####", "1,", "\\", "{"])
+@pytest.mark.parametrize(
+    "piece", [" ", "<answer>", "answer is ", r"\boxed{", r"\boxed{{}", r"\boxed{}", "####", "1,", "\\", "{"]
+)
 def test_long_completions_are_read_at_once(rule, piece):
     start = time.process_time()
     assert score("", piece * (190_000 // len(piece)), GOLD, extract=rule)["reward"] == 0.0
