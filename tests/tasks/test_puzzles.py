@@ -59,9 +59,13 @@ def test_every_countdown_puzzle_has_a_solution_and_the_search_finds_it():
     [
         ("(3+4)*5", 1.0), ("(3+4)*5=35", 1.0), ("3+4=7\n7*5=35\n5*(4+3)", 1.0), ("3+4*5", 0.1), ("3*4*5", 0.1),
         ("(3+4)*5=36", 0.0), ("35", 0.0), ("7*5", 0.0), ("3+4", 0.0), ("(3+4)*5*1", 0.0), ("", 0.0), ("5/(3-3)", 0.0),
-        ("<think>3+4=7</think> So <answer>(3+4)*5</answer>", 1.0), (r"<answer>\boxed{(3+4)*5}</answer> as asked", 1.0),
-        ("<answer>(3+4)*5</answer>\n<answer>3+4*5</answer>", 0.1), ("__import__('os')", 0.0), ("9**9**9", 0.0),
-        ("(3+4)*5\n0", 0.0), ("(" * 1000, 0.0),
+        ("__import__('os')", 0.0), ("9**9**9", 0.0), ("(3+4)*5\n0", 0.0), ("(" * 1000, 0.0),
+        # TinyZero's form; the last answer counts, and a thought does not.
+        ("<answer>(3+4)*5</answer>", 1.0), ("<answer>\n(3+4)*5 = 35\n</answer> It is.", 1.0),
+        (r"<answer>\boxed{(3+4)*5}</answer>", 1.0), (r"So it is \boxed{(3+4)*5}.", 1.0),
+        ("<answer>3*4*5</answer> no: <answer>(3+4)*5</answer>", 1.0), ("<think>3*4*5</think>(3+4)*5", 1.0),
+        ("<answer>(3+4)*5</answer><answer>3*4*5</answer>", 0.1), ("<answer>35</answer>", 0.0),
+        ("<answer>3*4*5</answer>\n(3+4)*5", 0.1), (r"\boxed{(3+4)*5} \boxed{3*4*5}", 0.0), ("<answer></answer>", 0.0),
     ],
 )  # fmt: skip
 def test_countdown_pays_0_or_a_tenth_or_1(text, reward):
@@ -100,6 +104,7 @@ def test_sudoku_pays_for_the_whole_right_grid_only():
     info = {"grid": "12../3412/2143/4321"}
     assert puzzles.sudoku("", "1234/3412/2143/4321", info)["reward"] == 1.0
     assert puzzles.sudoku("", "a3=3\na4=4\n1234/3412/2143/4321\n", info)["reward"] == 1.0
+    assert puzzles.sudoku("", "<answer>1234/3412/2143/4321</answer> Done.", info)["reward"] == 1.0
     other = puzzles.sudoku("", "1134/3412/2143/4321", info)  # not the clues, not the rules
     assert other["reward"] == 0.0 and other["formed"] == 1.0 and other["rules"] == 0.0
     full = "3412/1234/2143/4321"  # a grid of the rules with other clues
