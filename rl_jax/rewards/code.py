@@ -8,6 +8,7 @@ process of its own, in a directory of its own: nothing of one test is there in t
 import functools
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -98,7 +99,8 @@ def score(
 
     Args:
       prompt: not read.
-      completion: the program is its last code block, else its <answer>, else all of it.
+      completion: the program is its last code block (of those that define what the tests call, if any does), else its
+        <answer>, else all of it.
       info: "tests", a list of
           {"input": text, "output": text, "tolerance": number or none}      main program: what it prints, word by word
           {"call": name, "args": [...], "expected": value, ...}             a function of it: what it returns
@@ -133,8 +135,23 @@ score.prepare = lambda sandbox="", **_: start.kept(sandbox)
 def program(completion: str, info: Mapping) -> str:
     """The code of a completion, after info["before"]; "" if it is too long. Unmarked text keeps its indentation."""
     marked = any(mark in completion for mark in ("```", "<answer>", "</think>"))
-    code = parsing.fenced(parsing.answer(completion)) if marked else completion
+    code = _program_block(parsing.answer(completion), info.get("tests")) if marked else completion
     return f"{info.get('before', '')}\n{code}\n" if len(code) <= MAX_CODE else ""
+
+
+def _program_block(text: str, tests: Any) -> str:
+    """The last code block that defines the one name that the tests call; else the last one, else the text.
+
+    A program is often followed by an example of its use.
+    """
+    called = [test.get("call") for test in tests if isinstance(test, Mapping)] if isinstance(tests, list) else []
+    name = called[0] if called and isinstance(called[0], str) and len(set(map(str, called))) == 1 else None
+    if name:
+        defines = re.compile(rf"^(?:(?:async )?def|class) {re.escape(name)}\b|^{re.escape(name)} ?=", re.MULTILINE)
+        found = [block for block in parsing.code_blocks(text) if defines.search(block)]
+        if found:
+            return found[-1]
+    return parsing.fenced(text)
 
 
 def run_tests(
@@ -220,8 +237,8 @@ def _is_close(value: Any, expected: Any, tolerance: float) -> bool:
     if isinstance(value, list | tuple) and type(value) is type(expected):
         pairs = zip(value, expected, strict=False)
         return len(value) == len(expected) and all(_is_close(a, b, tolerance) for a, b in pairs)
-    if isinstance(value, dict) and isinstance(expected, dict):
-        return value.keys() == expected.keys() and all(_is_close(value[key], expected[key], tolerance) for key in value)
+    if isinstance(value, dict) and isinstance(expected, dict) and value.keys() == expected.keys():
+        return all(_is_close(value[key], expected[key], tolerance) for key in expected)
     return value == expected
 
 

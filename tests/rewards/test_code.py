@@ -22,6 +22,7 @@ ACCEPT = {
     "plain": (RIGHT, ADD),
     "fenced": (f"Here:\n```python\n{RIGHT}```\nDone.", ADD),
     "the last of two blocks": (f"```python\ndef add(a, b): return 0\n```\nNo:\n```py\n{RIGHT}```", ADD),
+    "an example of its use behind it": (f"```python\n{RIGHT}```\nAs in\n```python\nprint(add(1, 2))\n```", ADD),
     "after a thought": (f"<think>hm ```1```</think>\n{RIGHT}", ADD),
     "in answer tags": (f"<answer>{RIGHT}</answer>", ADD),
     "a lambda": ("add = lambda a, b: a + b", ADD),
@@ -55,6 +56,17 @@ ACCEPT = {
         [{"call": "f", "args": [], "expected": [1, 2], "apply": "sorted"}],
     ),
     "close enough": ("def f(): return [1/3]", [{"call": "f", "args": [], "expected": [0.3333], "tolerance": 1e-3}]),
+    "close enough in a dict": (
+        "def f(): return [{'a': 0.1 + 0.2, 'b': (1 / 3,), 'c': 'x'}]",
+        [
+            {
+                "call": "f",
+                "args": [],
+                "expected": [{"a": 0.3, "b": {"__tuple__": [0.3333]}, "c": "x"}],
+                "tolerance": 1e-3,
+            }
+        ],
+    ),
     "a Counter": (
         "import collections\ndef f(): return collections.Counter('aab')",
         [{"call": "f", "args": [], "expected": {"a": 2, "b": 1}}],
@@ -89,6 +101,15 @@ REJECT = {
     "prints instead of returning": ("def add(a, b): print(a + b)", ADD),
     "a text for a number": ("def add(a, b): return str(a + b)", ADD),
     "a list for a tuple": ("def pair(x): return [x, x + 1]", PAIR),
+    "the last of two that define it": (f"```python\n{RIGHT}```\nor\n```python\ndef add(a, b): return 0\n```", ADD),
+    "too far in a dict": (
+        "def f(): return {'a': 0.4}",
+        [{"call": "f", "args": [], "expected": {"a": 0.3}, "tolerance": 1e-3}],
+    ),
+    "another key in a dict": (
+        "def f(): return {'b': 0.3}",
+        [{"call": "f", "args": [], "expected": {"a": 0.3}, "tolerance": 1e-3}],
+    ),
     "nan": ("def add(a, b): return float('nan')", ADD),
     "a generator": ("def add(a, b): yield a + b", ADD),
     "raises": ("def add(a, b): raise ValueError(a + b)", ADD),
