@@ -121,11 +121,6 @@ RULES = {
 }
 
 
-def after_thoughts(completion: str) -> str:
-    """What stands behind the last </think>, or all of it."""
-    return completion.rpartition("</think>")[2]
-
-
 def answers(completion: str, rules: str | list[str]) -> list[str]:
     """The answers of the first of the rules that finds any, without surrounding blanks; [] if none does.
 

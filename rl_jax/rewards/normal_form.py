@@ -48,7 +48,6 @@ _SCIENTIFIC = re.compile(r"([-+]?(?:\d+(?:\.\d*)?|\.\d+))[eE]\+?(-?\d{1,3})", re
 _THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,])", re.ASCII)
 _FUNCTION_WORDS = re.compile(r"(?<![\\A-Za-z])(?:sqrt|pi|sin|cos|tan|log|ln|infty|theta)(?![A-Za-z])")
 _IN_SET = re.compile(r"^[A-Za-z]\s*\\in(?![a-z])\s*")
-_SHORT_WORDS = {"sq", "cu", "per", "men"}
 # Words that change what they stand beside; with one of these nothing is dropped.
 _CHANGING = set(
     "true false negative positive "
@@ -106,11 +105,7 @@ class Normal(NamedTuple):
 
 @functools.lru_cache(maxsize=4096)
 def normalise(text: str) -> Normal:
-    """The answer without its layout, currency, degrees and units.
-
-    A unit is what stands in commands for text at the end, behind a number; without such a command known units and
-    words of four letters or more, the latter behind a blank: xy in 6xy are factors.
-    """
+    """The answer without its layout, currency, degrees and units."""
     text = " ".join(text.split()).rstrip(".").strip()  # runs of blanks would make the patterns slow
     match = _EMPHASIS.fullmatch(text)
     text = (match[1] or match[2]).rstrip(". ") if match else text
@@ -144,7 +139,7 @@ def thousands(text: str) -> str:
     """1,080 as 1080; in the brackets of a list a comma separates."""
     if any(bracket in text for bracket in ("(", "[", r"\{")):
         return text
-    return THOUSANDS.sub(lambda match: match[0].replace(",", ""), text)
+    return _THOUSANDS.sub(lambda match: match[0].replace(",", ""), text)
 
 
 def is_thousands(text: str) -> bool:
@@ -183,8 +178,7 @@ def _marked(match: re.Match) -> str:
 def _without_unit(text: str, degrees: bool) -> tuple[str, str]:
     """(the text without the units and words behind its number, the names of the known units)."""
     match = _UNITS.match(text)
-    words = _unit_words(match[3]) if match else None
-    if words is None:
+    if not match:
         return text, ""
     words = list(_UNIT.finditer(text, match.start(2)))
     if any(_changes(word[2].lower()) for word in words):
