@@ -138,7 +138,7 @@ def _iterresearch(words: set[str]):
     if "mono" in words:
         return world(words, "research", "trajectory", markov=False)
     config = world(words, "research", "eapo")
-    common.set_minibatches(config, 2)  # with one update a batch GSPO's clip does nothing
+    common.set_updates(config, minibatches=2)  # with one update a batch GSPO's clip does nothing
     config.algorithm.surrogate = dict(fn="rl_jax.losses.policy.turns:turn_clip", clip_low=3e-4, clip_high=4e-4)
     config.algorithm.token_weight = dict(fn="rl_jax.token_weights.rounds:whole_rounds", multiple=8)
     return config

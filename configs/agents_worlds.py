@@ -134,7 +134,7 @@ def get_config(arg: str | None = None):
     config.train.update(steps=100)
     config.train.optimizer = common.optimizer(learning_rate=3e-4, warmup_steps=10)
     if "surrogate" in ALGORITHM.get(chosen, {}):
-        common.set_minibatches(config, 2)  # with one update a batch its clip does nothing
+        common.set_updates(config, minibatches=2)  # with one update a batch its clip does nothing
     config.sample.update(prompts_per_step=16, group_size=8)
     config.eval.update(every=25, num_prompts=128, batch_size=128)
     config.checkpoint.every = 50

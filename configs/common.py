@@ -240,14 +240,14 @@ def base(name: str) -> ConfigDict:
     )
 
 
-def set_minibatches(config: ConfigDict, minibatches: int) -> None:
-    """So many updates a batch of rollouts, and the schedule of the learning rate, which counts updates, as much longer.
+def set_updates(config: ConfigDict, *, minibatches: int = 1, epochs: int = 1) -> None:
+    """minibatches x epochs updates a batch of rollouts, in place of one, and the schedule, which counts them, as long.
 
-    With one update (and one epoch) every ratio is 1, so that no clip does anything.
+    With one update every ratio is 1, so that no clip does anything.
     """
-    config.train.minibatches = minibatches
-    config.train.optimizer.warmup_steps *= minibatches
-    config.train.optimizer.decay_steps *= minibatches
+    config.train.update(minibatches=minibatches, epochs=epochs)
+    config.train.optimizer.warmup_steps *= minibatches * epochs
+    config.train.optimizer.decay_steps *= minibatches * epochs
 
 
 def smoke(config: ConfigDict) -> ConfigDict:

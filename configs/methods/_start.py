@@ -24,7 +24,7 @@ def grpo(key: str, arg: str | None, *, minibatches: int = 4) -> ConfigDict:
     """
     config, words = task(arg)
     config.name = "_".join([key, config.name, *(words & {"smoke"})])
-    common.set_minibatches(config, minibatches)
+    common.set_updates(config, minibatches=minibatches)
     config.algorithm.update(kl_coef=0.04, entropy_coef=0.0, mask_truncated=False)
     config.algorithm.advantage = dict(fn="group_relative", ddof=1, eps=1e-6)
     config.algorithm.surrogate = dict(fn="clipped_surrogate", clip_low=0.2, clip_high=0.2)
@@ -51,11 +51,9 @@ def ppo(key: str, arg: str | None, *, epochs: int = 4) -> ConfigDict:
     key, arg: as in `grpo`. epochs: passes over a batch of rollouts, each one update.
     """
     config = grpo(key, arg, minibatches=1)
-    config.train.update(epochs=epochs)
+    common.set_updates(config, epochs=epochs)
     config.algorithm.update(reward_kl=dict(fn="k1"), reward_kl_coef=0.05, kl_coef=0.0)
     config.algorithm.aggregate = dict(fn="token_mean")
-    config.train.optimizer.warmup_steps *= epochs
-    config.train.optimizer.decay_steps *= epochs
     return ppo_common.with_critic(
         config,
         warmup_steps=1 if "smoke" in config.name else 10,

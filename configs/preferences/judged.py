@@ -55,7 +55,7 @@ def judge(word: str, smoke: bool):
         config.task.alphabet = "0123456789+-="  # the policy's, whose tokens it rewards
     if word == "reasoned":
         config.algorithm = stable_reinforce.get_config().algorithm
-        common.set_minibatches(config, 2)  # as its script's: with one update a batch every ratio is 1
+        common.set_updates(config, minibatches=2)  # as its script's: with one update a batch every ratio is 1
     lengths = dict(letter=4, scores=6, reasoned=40, spans=64, follow_up=28, rewrite=24)
     config.rollout.update(completion_length=lengths[word], prompt_buckets=(48 if word == "rewrite" else 192,))
     return config

@@ -22,7 +22,7 @@ def get_config(arg: str | None = None):
         vote=dict(fn="groups.majority" if ttrl else "groups.novelty", weight=1.0, rule="last_number"),
         right=dict(fn="task", weight=0.0),
     )
-    common.set_minibatches(config, 8)
+    common.set_updates(config, minibatches=8)
     config.algorithm.update(kl_coef=0.001, entropy_coef=0.0 if ttrl else 0.003)
     config.algorithm.surrogate.clip_high = 0.2 if ttrl else 0.28
     return config
