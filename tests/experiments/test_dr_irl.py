@@ -13,9 +13,11 @@ from experiments.parts.judges import base
 from experiments.parts.setup import make_setup
 from rl_jax.credit.difficulty import difficulty_scale
 from rl_jax.models import heads
+from rl_jax.tokenizers import ChatPrompts, Llama2cTokenizer
 from tests.experiments import small
 from tests.experiments.judge_runs import model_run, save
 from tests.experiments.test_judges import LENGTH, judged_rows
+from tests.paths import shared_data
 
 
 @pytest.mark.slow
@@ -80,6 +82,33 @@ def test_a_learned_reward_of_another_model_is_refused(tmp_path, monkeypatch):
         monkeypatch.setattr(module, "load_run", lambda _, folder, what, loaded=loaded: loaded[folder])
         with pytest.raises(ValueError, match=f"the reward of run, trained from start, (is of|has) {said}"):
             module.learned_reward(trunk, trunk, "run")
+
+
+def laid_out(tokenizer, prompt, completion, sampled):
+    """(ids of the sampled row, ids of its prompt's demonstration) as the judge reads them."""
+    module = importlib.import_module("experiments.parts.judges.demonstrated")
+    setup = types.SimpleNamespace(task=types.SimpleNamespace(tokenizer=tokenizer), model=None)
+    batch = base.lay_out([(tokenizer.encode(prompt, bos=True), sampled)], tokenizer, LENGTH)
+    mask = np.arange(LENGTH)[None] < len(sampled)
+    records = [{"prompt": prompt, "completion": completion, "info": "{}"}]
+    rows = types.SimpleNamespace(
+        rollout=types.SimpleNamespace(batch=batch, completion_mask=mask), records=records, completions=[completion]
+    )
+    judge = module._Demonstrated(setup, None, [None], LENGTH, category="", places={})
+    batch, mask, *_ = judge._laid_out(rows)
+    return [row[-LENGTH:][kept].tolist() for row, kept in zip(np.asarray(batch.tokens), mask, strict=True)]
+
+
+def test_demonstrations_continue_the_prompt():
+    """They begin as the policy's own text does: no dummy space first, EOS once; behind a chat template, too."""
+    llama = Llama2cTokenizer(shared_data("models/tok512.bin"))
+    for text in (" She", "She", "\n"):
+        sampled = llama.encode_continuation(text, eos=True)
+        assert laid_out(llama, "Lily ran.", text, sampled) == [sampled] * 2
+    start = types.SimpleNamespace(ids=[1])
+    template = types.SimpleNamespace(tokenizer=llama, turn_end=lambda: 2, start=lambda messages: start)
+    sampled = [*llama.encode_continuation("She"), 2]
+    assert laid_out(ChatPrompts(template), "Lily ran.", "She", sampled) == [sampled] * 2
 
 
 @pytest.mark.slow

@@ -27,6 +27,7 @@ from experiments.parts.setup import Setup
 from rl_jax.core.masked import Mean, masked_mean
 from rl_jax.core.types import Params, TokenBatch
 from rl_jax.credit.difficulty import difficulty_scale, sentence_similarity
+from rl_jax.data import pipeline
 from rl_jax.losses.reward_model.demonstrations import inverse_rl
 from rl_jax.models import heads
 from rl_jax.training import checkpoint
@@ -93,13 +94,14 @@ def demonstrated(
         )
     own, params = load_run(setup, path, "demonstrated.path")
     mode_of(setup, own.task.tokenizer, "tokens", f"the model {path}")
-    if separator and len(own.task.tokenizer.encode(separator)) != 1:
+    separator_ids = own.task.tokenizer.encode_continuation(separator)
+    if separator and len(separator_ids) != 1:
         raise ValueError(f"demonstrated.separator={separator!r} must be one token of the model")
     places = {value: place for place, value in enumerate(categories)}
     key = jax.random.key(setup.config.seed)
     trained = heads.add_reward_head(own.model, params, key, num_outputs=count)
     options = dict(category=category, places=places, by=(by_data, by_model), tau=tau, size=batch_size, decay=decay)
-    options["separator"] = own.task.tokenizer.encode(separator)[0] if separator else None
+    options["separator"] = separator_ids[0] if separator else None
     starts = [learned_reward(setup, own, folder) for folder in models] or [trained]
     judge = _Demonstrated(own, params, starts, setup.config.rollout.completion_length, **options)
     if retrain_every:
@@ -226,7 +228,7 @@ class _Demonstrated:
                     f"demonstrated: the record of the prompt {records[start]['prompt']!r:.80} has an empty field "
                     "`completion`: it learns from demonstrations, so give every record one"
                 )
-        shown = [tokenizer.encode(records[i]["completion"], eos=True)[:length] for i in starts]
+        shown = [pipeline.response_ids(tokenizer, records[i]["completion"])[:length] for i in starts]
         pairs = list(zip([*prompts, *(prompts[i] for i in starts)], [*sampled_ids(judged), *shown], strict=True))
         lengths = np.array([len(ids) for _, ids in pairs])
         which = np.array([self._head_of(record) for record in [*records, *(records[i] for i in starts)]], np.int32)
