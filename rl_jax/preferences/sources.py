@@ -102,6 +102,7 @@ def prepare(
     test_share: float,
     skip_bad_records: bool,
     data_dir: str,
+    key: Callable = lambda prompt: prompt,
 ) -> Preferences:
     """The dataset of `paths`; it is made unless it is already stored under its digest (see tasks.base).
 
@@ -116,6 +117,7 @@ def prepare(
       test_share: fraction of the prompts, by `prompt_share`, whose records form the test split. No prompt is in both.
       skip_bad_records: whether to skip and count bad records instead of refusing them.
       data_dir: where the prepared dataset is stored.
+      key: prompt -> what is in only one split in the prompt's place (tasks.hold_out.unordered).
 
     Returns:
       Preferences.
@@ -135,7 +137,8 @@ def prepare(
             count = 0
             for record in read(path, bad, counts):
                 count += 1
-                splits["test" if prompt_share(record["prompt"]) < test_share else "train"].append(_stored(record, file))
+                is_test = prompt_share(key(record["prompt"])) < test_share
+                splits["test" if is_test else "train"].append(_stored(record, file))
             if not count:
                 raise readers.DataError(
                     f"{path}: no record that can be used ({bad.num_skipped} bad ones skipped"

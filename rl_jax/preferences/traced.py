@@ -21,7 +21,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from rl_jax.preferences import records, sources
-from rl_jax.tasks import calculator
+from rl_jax.tasks import calculator, hold_out
 
 OBSERVED = "O"  # the first character of an observation, and of nothing else
 MALFORMED = "!"  # what the tool says if the input is no expression
@@ -95,7 +95,7 @@ def load(
       largest: factor.
       num_prompts: distinct products.
       seed: of everything that is drawn.
-      test_share: the share of prompts in the test split.
+      test_share: the share of products in the test split, with their factors in either order.
       data_dir: where the dataset is prepared, once.
 
     Returns:
@@ -128,8 +128,9 @@ def load(
         [pathlib.Path(__file__)],  # the records are made of nothing but code
         read,
         arguments=arguments,
-        code=[calculator.__file__],
+        code=[calculator.__file__, hold_out.__file__],
         test_share=test_share,
         skip_bad_records=False,
         data_dir=data_dir,
+        key=hold_out.unordered,  # 12*34 is no new product after 34*12
     )

@@ -82,7 +82,7 @@ def load(
       targets: (least, greatest) target.
       trace: whether demonstrations show the search.
       max_completion: longest demonstration, in characters; puzzles with a longer one are left out of the SFT records.
-      num_problems: distinct puzzles, of which one in ten is held out.
+      num_problems: distinct prompts. One in ten puzzles is held out, with its numbers in every order.
       seed: of the puzzles.
       data_dir: where the prepared dataset is stored.
 
@@ -107,7 +107,7 @@ def load(
 
     def make():
         drawn = made_problems.distinct(lambda rng: draw(rng, count, largest, targets), count=num_problems, seed=seed)
-        splits = hold_out.by_prompt(record(*row) for row in drawn)
+        splits = hold_out.by_prompt((record(*row) for row in drawn), key=hold_out.unordered)
         splits["sft_train"] = [row for row in splits["train"] if len(row["completion"]) <= max_completion]
         return splits, {"num_without_demonstration": len(splits["train"]) - len(splits["sft_train"])}
 

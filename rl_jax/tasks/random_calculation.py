@@ -61,7 +61,7 @@ def load(
       steps: numbers of operations; each problem has one of them, the same share of each.
       largest: largest integer of an operand.
       operands: of "integer", "fraction", "square", "cube".
-      num_problems: distinct ones, of which one in ten is held out.
+      num_problems: distinct ones, of which about one in ten is held out, with its operands in every order.
       seed: of the problems.
       data_dir: where the prepared dataset is stored.
 
@@ -88,7 +88,7 @@ def load(
             {"prompt": prompt, "completion": rf"\boxed{{{answer}}}", "info": json.dumps({"answer": answer})}
             for prompt, answer, _ in drawn
         )
-        return hold_out.by_prompt(records), {}
+        return hold_out.by_prompt(records, key=hold_out.unordered), {}
 
     code = [__file__, hold_out.__file__, made_problems.__file__]
     sources = base.record_splits("random_calculation", make, arguments=arguments, code=code, data_dir=data_dir)

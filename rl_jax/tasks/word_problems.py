@@ -19,9 +19,10 @@ from rl_jax.rewards import mathematics
 from rl_jax.tasks import base, hold_out, made_problems
 from rl_jax.tokenizers import ByteTokenizer
 
-KINDS = {  # kind -> (how the answer is found, training file, test file, what makes generated ones)
-    "gsm8k": ("hash", "gsm8k_train.jsonl.gz", "gsm8k_test.jsonl.gz", made_problems.word_problem),
-    "math": ("boxed", "math_train_7474.json.gz", "math500_test.jsonl.gz", made_problems.exercise),
+# kind -> (how the answer is found, training file, test file, what makes generated ones, what holds them out)
+KINDS = {
+    "gsm8k": ("hash", "gsm8k_train.jsonl.gz", "gsm8k_test.jsonl.gz", made_problems.word_problem, str),
+    "math": ("boxed", "math_train_7474.json.gz", "math500_test.jsonl.gz", made_problems.exercise, hold_out.unordered),
 }
 INSTRUCTIONS = {
     "gsm8k": "\nReason step by step, then write the answer behind ####.\n",
@@ -95,7 +96,7 @@ def load(
     """
     if kind not in KINDS:
         raise ValueError(f"kind={kind!r} is none of {', '.join(KINDS)}")
-    extract, train, test, make_one = KINDS[kind]
+    extract, train, test, make_one, key = KINDS[kind]
     files = {"train": pathlib.Path(path) / train, "test": pathlib.Path(path) / test} if path else {}
     read, ending = (read_gsm8k if kind == "gsm8k" else read_math), INSTRUCTIONS[kind] if instruction else "\n"
 
@@ -113,7 +114,7 @@ def load(
         bad, report = readers.BadRecords(skip=skip_bad_records), {}
         if not path:
             drawn = made_problems.distinct(make_one, count=num_problems, seed=seed)
-            return hold_out.by_prompt(records(drawn, report, "all")), report
+            return hold_out.by_prompt(records(drawn, report, "all"), key=key), report
         splits = {split: list(records(read(file, bad), report, split)) for split, file in files.items()}
         seen = {record["prompt"] for record in splits["train"]}
         kept = [record for record in splits["test"] if record["prompt"] not in seen]

@@ -72,6 +72,15 @@ def test_pairs_differ_in_one_digit(tmp_path):
         preferences.load("traced", largest=3, num_prompts=9, data_dir=str(tmp_path))
 
 
+def test_a_product_is_in_one_split_whichever_factor_comes_first(tmp_path):
+    source = preferences.load("traced", num_prompts=60, largest=11, data_dir=str(tmp_path)).data_source
+    train, test = (
+        {frozenset(record["info"]["expression"].split("*")) for record in map(own.__getitem__, range(len(own)))}
+        for own in map(source, ("train", "test"))
+    )
+    assert test and not train & test
+
+
 def test_a_model_that_writes_its_call_gets_the_tools_answer():
     """What the model says after its call is cut off: it cannot write the observation itself."""
     said = []

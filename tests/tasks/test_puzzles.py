@@ -3,6 +3,7 @@
 import itertools
 import json
 import random
+import re
 from fractions import Fraction
 
 import pytest
@@ -31,6 +32,27 @@ def reachable(numbers, target) -> bool:
         if any(reachable([*rest, x], target) for x in [a + b, a - b, a * b] + ([a / b] if b else [])):
             return True
     return False
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("countdown", dict(num_problems=1000)),
+        ("random_calculation", dict(steps=(1,), largest=9, operands=("integer",), num_problems=300)),
+        ("word_problems", dict(kind="math", num_problems=1000)),
+    ],
+)
+def test_a_held_out_problem_is_no_training_problem_turned_round(tmp_path, name, settings):
+    """Red before: 352 of 379 held-out puzzles of Countdown were training puzzles with their numbers permuted."""
+    task = tasks.load(name, **settings, data_dir=str(tmp_path))
+    train, test = ({turned(row["prompt"]) for row in rows(task, split)} for split in ("train", "test"))
+    assert not train & test and 0.03 < len(test) / len(train | test) < 0.2
+
+
+def turned(prompt):
+    """The numbers of a prompt in order, fractions whole, and its other signs in theirs."""
+    part = r"\\frac\{\d+\}\{\d+\}|\d+"
+    return tuple(sorted(re.findall(part, prompt))), "".join(sorted(re.sub(part, "", prompt)))
 
 
 # --- Countdown --------------------------------------------------------------------------------------------------------

@@ -42,7 +42,8 @@ def test_generated_problems_give_their_own_answers(tmp_path, config):
     for row in train + test:
         assert reward(task, row, row["completion"]) == 1.0
         assert reward(task, row, row["completion"] + "\n#### 1234 \\boxed{1234}") == 0.0
-        assert hold_out.is_test(row["prompt"]) == (row in test)
+        key = hold_out.unordered(row["prompt"]) if config is math_config else row["prompt"]
+        assert hold_out.is_test(key) == (row in test)
         assert len(task.tokenizer.encode(row["prompt"], bos=True)) <= max(config.get_config().rollout.prompt_buckets)
         assert len(task.tokenizer.encode(row["completion"], eos=True)) <= config.get_config().rollout.completion_length
     assert rows(task, "sft_train") == train
