@@ -11,11 +11,14 @@ from experiments.parts.judging import need_reward
 from experiments.parts.play_groups import make_any_evaluate
 from experiments.parts.preference_data import with_data
 from experiments.parts.rewards import make_rewards
-from experiments.parts.setup import load_params, make_setup
+from experiments.parts.setup import Setup, load_params, make_setup
 from rl_jax.runs import disk
 from rl_jax.runs.logging import write_atomically
 from rl_jax.tasks import Task
 from rl_jax.training import distributed
+
+# Counts of a task's report: records that task.max_prompt_bytes or task.max_completion_bytes leaves out.
+TOO_LONG = ("num_too_long", "num_test_too_long", "num_all_too_long")
 
 
 def need_params(config) -> None:
@@ -27,6 +30,16 @@ def need_params(config) -> None:
         )
 
 
+def left_out(setup: Setup) -> dict[str, int]:
+    """How many records the task left out as too long (of all splits), and how many are beyond eval.num_prompts."""
+    if "agent" in setup.config:
+        return {}
+    source = setup.task.data_source("test")
+    found = {name: count for name, count in getattr(source, "report", {}).items() if name in TOO_LONG}
+    found["eval.num_prompts"] = len(source) - setup.config.eval.num_prompts
+    return {name: int(count) for name, count in found.items() if count > 0}
+
+
 def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> dict[str, float]:
     """Evaluates config.init_from, or config.model, and writes WORKDIR/evaluation.json. task: replaces config.task."""
     setup = with_data(make_setup(config, task))
@@ -35,13 +48,16 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> dict[str,
     params = load_params(setup, config.init_from) if config.init_from else setup.init_params()
     with make_rewards(setup) as rewards:
         metrics, rows = make_any_evaluate(setup, rewards)(params)
+    missing = left_out(setup)
     if distributed.is_main():
         with disk.named(workdir):
             workdir.mkdir(parents=True, exist_ok=True)
-            text = json.dumps({"metrics": metrics, "samples": rows}, indent=2)
+            text = json.dumps({"metrics": metrics, "left_out": missing, "samples": rows}, indent=2)
             write_atomically(workdir / "evaluation.json", text.encode())
         for name, value in sorted(metrics.items()):
             print(f"{name:28} {value:.4f}")
+        for reason, count in missing.items():
+            print(f"left out, {reason}: {count}")
     return metrics
 
 

@@ -34,6 +34,7 @@ TASK = {
     "task.num_texts": "restored_text, labelled_text: generated texts.",
     "task.num_steps": "restored_text: steps of a generated worked answer, which has one line more.",
     "task.tagged": "restored_text: targets stand in <answer>.",
+    "task.only_test": "restored_text: all texts of a file are in the test split, as for a benchmark.",
     "task.think": "labelled_text: a thought before the label, or the bare label.",
     "task.steps": "random_calculation: numbers of operations.",
     "task.largest": "random_calculation, countdown: largest number.",

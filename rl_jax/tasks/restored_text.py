@@ -101,6 +101,7 @@ def load(
     num_steps: int = 2,
     seed: int = 0,
     tagged: bool = False,
+    only_test: bool = False,
     max_prompt_bytes: int = 256,
     max_completion_bytes: int = 96,
     skip_bad_records: bool = False,
@@ -117,6 +118,7 @@ def load(
       num_steps: of a generated worked answer, 1 or more; it has one line more.
       seed: of the texts and of what is masked or shuffled.
       tagged: whether targets stand in <answer>.
+      only_test: whether all texts of a file are in the test split, as for a benchmark; otherwise one in ten is.
       max_prompt_bytes: longest prompt; longer ones are left out and counted.
       max_completion_bytes: longest target; longer ones are left out and counted.
       skip_bad_records: whether to skip and count bad records instead of refusing them.
@@ -135,7 +137,7 @@ def load(
         raise ValueError(f"num_steps must be at least 1, got {num_steps}")
     arguments = {"kinds": kinds, "share": float(share), "column": column}
     arguments |= {"num_texts": int(num_texts), "num_steps": int(num_steps), "seed": int(seed)}
-    arguments |= {"tagged": bool(tagged)}
+    arguments |= {"tagged": bool(tagged), "only_test": bool(only_test)}
     longest = [int(max_prompt_bytes), int(max_completion_bytes)]
     arguments |= {"max": longest, "skip_bad_records": bool(skip_bad_records)}
 
@@ -155,7 +157,7 @@ def load(
                 report["num_too_long"] += too_long
                 if not too_long:
                     kept.setdefault(record["prompt"], record)
-        splits = hold_out.by_prompt(kept.values())
+        splits = {"test": list(kept.values())} if path and only_test else hold_out.by_prompt(kept.values())
         return splits, report | {"num_skipped": bad.num_skipped, "skipped": bad.first}
 
     code = [__file__, hold_out.__file__, made_problems.__file__, *moods.CODE]

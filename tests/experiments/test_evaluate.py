@@ -87,6 +87,7 @@ def test_pass_at_1_is_exact_and_padding_is_not_counted(setup, monkeypatch, sampl
 def test_an_evaluation_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
     """Killed before the file is in its place, it leaves the earlier one."""
     setup = types.SimpleNamespace(init_params=lambda: None)
+    monkeypatch.setattr(evaluate, "left_out", lambda setup: {"num_too_long": 3})
     for name in ("need_reward", "need_params"):
         monkeypatch.setattr(evaluate, name, lambda config: None)
     monkeypatch.setattr(evaluate, "make_setup", lambda config, task: setup)
@@ -95,11 +96,26 @@ def test_an_evaluation_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
     monkeypatch.setattr(evaluate, "make_any_evaluate", lambda setup, rewards: lambda params: ({"eval/reward": 0.5}, []))
     config, path = types.SimpleNamespace(init_from=""), tmp_path / "evaluation.json"
     assert evaluate.run(config, tmp_path) == json.loads(path.read_text())["metrics"] == {"eval/reward": 0.5}
+    assert json.loads(path.read_text())["left_out"] == {"num_too_long": 3}
     path.write_text("earlier")
     monkeypatch.setattr("os.replace", lambda *paths: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         evaluate.run(config, tmp_path)
     assert path.read_text() == "earlier"
+
+
+def test_what_is_not_evaluated_is_counted(tmp_path):
+    """Red before: questions that were too long were left out of a test of contamination, and nothing said so."""
+    source, config = Sized(range(500)), small_config(tmp_path, eval__num_prompts=300)
+    source.report = {"num_too_long": 7, "num_unfit": 2, "num_skipped": 0}
+    setup = types.SimpleNamespace(config=config, task=types.SimpleNamespace(data_source={"test": source}.get))
+    assert evaluate.left_out(setup) == {"num_too_long": 7, "eval.num_prompts": 200}
+    source.report["num_too_long"], config.eval.num_prompts = 0, 500
+    assert evaluate.left_out(setup) == {}
+
+
+class Sized(list):
+    """A source with a report."""
 
 
 def test_a_full_last_batch_and_a_limit(setup, monkeypatch):

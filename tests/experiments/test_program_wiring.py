@@ -200,6 +200,7 @@ def test_what_is_evaluated_is_what_the_config_names(monkeypatch, tmp_path, named
     for name, stand_in in dict(
         make_setup=lambda config, task: setup, with_data=lambda setup: setup, need_reward=lambda setup: None,
         load_params=lambda setup, folder: ("loaded", folder), make_rewards=lambda setup: contextlib.nullcontext(),
+        left_out=lambda setup: {},
         make_any_evaluate=lambda setup, rewards: lambda params: (seen.append(params) or {"eval/reward": 1.0}, []),
     ).items():  # fmt: skip
         monkeypatch.setattr(evaluate, name, stand_in)

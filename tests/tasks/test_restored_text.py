@@ -118,6 +118,22 @@ def test_files_are_read_and_bad_ones_named(tmp_path):
         tasks.load("labelled_text", path=str(tmp_path), data_dir=str(tmp_path / "d"))
 
 
+def test_all_questions_of_a_file_are_asked(tmp_path):
+    """Red before: one in ten of 500 questions was in the test split, and half of these were too long for the limits."""
+    words, path = "find all whole numbers whose square divides the sum of".split(), tmp_path / "questions.jsonl"
+    rng = random.Random(0)
+    questions = [f"{i}: " + " ".join(rng.choices(words, k=rng.randint(8, 150))) + "?" for i in range(60)]
+    path.write_text("".join(json.dumps({"question": question}) + "\n" for question in [*questions, "far " * 500]))
+    config = partial_prompts.get_config()
+    task = tasks.load(**config.task.to_dict() | {"path": str(path), "data_dir": str(tmp_path / "d")})
+    asked = rows(task, "test")
+    assert sorted(row["prompt"] + row["completion"] for row in asked) == sorted(questions)
+    assert task.data_source("test").report["num_too_long"] == 1
+    for row in asked:
+        assert len(task.tokenizer.encode(row["prompt"], bos=True)) <= max(config.rollout.prompt_buckets)
+        assert len(task.tokenizer.encode(row["completion"], eos=True)) <= config.rollout.completion_length
+
+
 @pytest.mark.slow
 def test_real_texts(tmp_path):
     for module, least in ((mr_rlvr, 13_000), (rlpt, 3_500), (cls_rl, 6_900)):
