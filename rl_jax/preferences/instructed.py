@@ -101,29 +101,35 @@ def load(
 
 
 class Instructed:
-    """The pairs of user 0 of a source, each once for every part.
+    """The pairs of user 0 of a source, each once for every part; `inter` has those whose answers `differ`.
 
     Attributes:
       kind: "pairs".
       name: "instructed".
       split: of the source.
-      report: of the source.
+      report: of the source, and num_alike: pairs that are not in `inter`.
       num_skipped: of the source.
     """
 
     def __init__(self, source, makers: Sequence[Callable], parts: Sequence[str], most: int):
         """makers: (record, rng, most) -> record, of each part."""
         self._source, self._makers, self._parts, self._most = source, makers, parts, most
-        self._places = [place for place in range(len(source)) if source[place]["info"]["user"] == 0]
+        self._places, alike = [], 0  # (of the source, part)
+        for place in range(len(source)):
+            record = source[place]
+            if record["info"]["user"] == 0:
+                apart = differ(*record["responses"])
+                alike += not apart
+                self._places += [(place, part) for part, name in enumerate(parts) if apart or name != "inter"]
         self.kind, self.name, self.split = "pairs", "instructed", source.split
-        self.report, self.num_skipped = source.report, source.num_skipped
+        self.report, self.num_skipped = {**source.report, "num_alike": alike}, source.num_skipped
 
     def __len__(self) -> int:
-        return len(self._places) * len(self._parts)
+        return len(self._places)
 
     def __getitem__(self, index: int) -> dict:
-        index = range(len(self))[index]
-        record, part = self._source[self._places[index // len(self._parts)]], index % len(self._parts)
+        place, part = self._places[range(len(self))[index]]
+        record = self._source[place]
         rng = random.Random(f"{self._parts[part]} {record['prompt']}")
         made = self._makers[part](record, rng, self._most)
         return made | {"info": {**made["info"], "part": self._parts[part]}}
@@ -153,8 +159,20 @@ def intra(record: Mapping, rng: random.Random, most: int) -> dict:
     }
 
 
+def differ(answer: str, other: str) -> bool:
+    """Whether instructions tell two answers apart: by their lengths, their first or their last numbers."""
+    numbers, others = answer.split(), other.split()
+    return (len(numbers), numbers[0], numbers[-1]) != (len(others), others[0], others[-1])
+
+
 def inter(record: Mapping, rng: random.Random, most: int) -> dict:
-    """The two answers under one prompt: the one that keeps all of its instructions before one that does not."""
+    """The two answers under one prompt: the one that keeps all of its instructions before one that does not.
+
+    Raises:
+      ValueError: if the answers do not `differ`.
+    """
+    if not differ(*record["responses"]):
+        raise ValueError(f"no instruction tells {' from '.join(map(repr, record['responses']))}: leave the pair out")
     responses = rng.sample(record["responses"], 2)
     numbers = [int(x) for x in responses[0].split()]
     while True:

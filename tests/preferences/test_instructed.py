@@ -62,6 +62,20 @@ def test_two_answers_keep_differently_under_one_prompt(records):
         assert kept == record["info"]["kept"] and kept[1] < kept[0] == len(lines) and "prompts" not in record
 
 
+def test_orders_that_no_instruction_tells_apart_are_not_in_inter(tmp_path):
+    """Red before: two orders with the same first and last number were drawn for without an end."""
+    source = preferences.load("instructed", world="order", num_prompts=100, data_dir=str(tmp_path)).data_source("train")
+    found = [source[i] for i in range(len(source))]
+    of = {part: [record for record in found if record["info"]["part"] == part] for part in instructed.PARTS}
+    alike = [record for record in of["original"] if not instructed.differ(*record["responses"])]
+    assert alike and source.report["num_alike"] == len(alike) == len(of["original"]) - len(of["inter"])
+    assert len(of["intra"]) == len(of["original"]) and all(
+        r["info"]["kept"][1] < r["info"]["asked"] for r in of["inter"]
+    )
+    with pytest.raises(ValueError, match="no instruction tells '1 2 3 4' from '1 3 2 4': leave the pair out"):
+        instructed.inter(dict(prompt="", responses=["1 2 3 4", "1 3 2 4"], info={}), random.Random(0), 3)
+
+
 def test_each_response_stands_after_its_own_prompt(records):
     """Red before: both rows had the record's prompt, and a pair of equal responses was refused."""
     tokenizer = CharTokenizer("\n" + "".join(map(chr, range(32, 127))))
