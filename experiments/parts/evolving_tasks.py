@@ -93,7 +93,7 @@ class EvolvingPrompts:
         new = {record["id"] for record in self.tasks}
         own = [row for row, name in enumerate(seen.ids) if name not in new]
         if own:
-            self._prompts.feedback(_rows_of(seen, own))
+            self._prompts.feedback(seen.of_groups(own))
         self._given = {}
 
     def begin(self, tasks: Sequence[dict]) -> None:
@@ -112,16 +112,6 @@ class EvolvingPrompts:
         own = state["curriculum"]
         self.tasks, self.failed = [dict(one) for one in own["tasks"]], [dict(one) for one in own["failed"]]
         self._phase, self._taken, self._given = own["phase"], own["taken"], {}
-
-
-def _rows_of(seen: Feedback, rows: list[int]) -> Feedback:
-    """Some groups of a step's feedback."""
-    return Feedback(
-        **{
-            name: value[rows] if isinstance(value, np.ndarray) else value and [value[row] for row in rows]
-            for name, value in seen._asdict().items()
-        }
-    )
 
 
 def evolving_prompts(config, prompts: Iterator[list[dict]]) -> Iterator[list[dict]]:

@@ -11,7 +11,7 @@ from experiments.parts.clock import Clock
 from experiments.parts.encoding import encode_prompts
 from experiments.parts.judging import Judged, judge, judged_metrics
 from experiments.parts.masked_lm import jit_sampler
-from experiments.parts.prompts import feedback_of
+from experiments.parts.prompts import feedback_of, success_of
 from experiments.parts.setup import Setup
 from experiments.parts.training import to_mesh
 from rl_jax.core.types import Params
@@ -60,9 +60,8 @@ class Collector:
         shape = (len(records) * group_size, config.rollout.completion_length)
         given = np.full(shape, self._setup.task.tokenizer.mask_id, np.int32)
         judged = self._sample(records, params, key, given, clock)
-        seen = feedback_of([judged], group_size)
-        self._prompts.feedback(seen)
-        hopeless = inpainting.hopeless_groups(seen.success.reshape(-1), group_size)
+        self._prompts.feedback(feedback_of([judged], group_size))
+        hopeless = inpainting.hopeless_groups(success_of(judged, group_size), group_size)
         metrics = {"group/all_wrong": float(hopeless.mean())} | self._prompts.metrics()
         hinted = np.zeros(shape, bool)
         if config.hints.on and hopeless.any():
@@ -71,7 +70,7 @@ class Collector:
             # The rows sample from fold_in(key, i): this is the first number that no row has.
             again = self._sample(records, params, jax.random.fold_in(key, len(given)), given, clock, hopeless)
             wrong, success = np.flatnonzero(np.repeat(hopeless, group_size)), np.zeros(len(given), np.float32)
-            success[wrong] = feedback_of([again], group_size).success.reshape(-1)
+            success[wrong] = success_of(again, group_size)
             pairs = inpainting.replacements(success, hopeless, group_size, config.hints.replaced, rng)
             rows, sources = ([pair[side] for pair in pairs] for side in (0, 1))
             judged = replaced(judged, again, rows, np.searchsorted(wrong, sources))

@@ -108,6 +108,15 @@ class Feedback(NamedTuple):
     completions: list[list[str]]
     newest: list[dict[str, list]] | None = None
 
+    def of_groups(self, groups: Sequence[int]) -> "Feedback":
+        """That of some of the n groups."""
+        return Feedback(
+            **{
+                name: value[groups] if isinstance(value, np.ndarray) else value and [value[group] for group in groups]
+                for name, value in self._asdict().items()
+            }
+        )
+
 
 class PromptMemory:
     """What is remembered of each prompt that was seen, by id.

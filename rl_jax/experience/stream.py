@@ -84,7 +84,9 @@ class PromptStream:
         return [None if self._memory is None else self._memory.get(record["id"])["last"] for record in records]
 
     def feedback(self, seen: Feedback) -> None:
-        """Tells source and memory what became of a step's groups, those that were dropped included."""
+        """Tells source and memory what became of the groups of a step, the dropped ones included, if there are any."""
+        if not len(seen.indices):
+            return
         self._source.feedback(seen)
         if self._memory is not None:
             self._memory.update(seen)

@@ -365,9 +365,8 @@ def test_without_a_group_that_is_all_wrong_hints_change_nothing(monkeypatch):
             return found
 
     monkeypatch.setattr(masked_groups, "next", lambda prompts: [{}, {}], raising=False)
-    monkeypatch.setattr(
-        masked_groups, "feedback_of", lambda parts, size: types.SimpleNamespace(success=parts[0].result.rewards)
-    )
+    monkeypatch.setattr(masked_groups, "feedback_of", lambda parts, size: None)
+    monkeypatch.setattr(masked_groups, "success_of", lambda rows, size: rows.result.rewards)
     answers = Fixed(setup, None, prompts)(None, jax.random.key(0), 1, None)
     assert len(calls) == 1 and np.all(calls[0] == MASK) and not answers.hinted.any()
     assert answers.judged is found and answers.metrics["group/all_wrong"] == 0.0

@@ -15,6 +15,7 @@ from experiments.parts.prompts import feedback_of, make_prompts
 from experiments.parts.sample_groups import Collector
 from experiments.parts.setup import make_setup
 from rl_jax.core.types import Rollout, TokenBatch
+from rl_jax.experience import PromptStream, PromptTable, sources
 from rl_jax.rewards.pool import RewardResult
 from rl_jax.runs.logging import read_jsonl
 from tests.experiments import small
@@ -130,6 +131,23 @@ def test_what_says_nothing_of_a_prompt_is_no_failure_at_it():
     seen = feedback_of([batch], 2)
     almost = np.nextafter(np.float32(1), np.float32(0))  # not kept as a success
     np.testing.assert_array_equal(seen.success, [[1.0, almost], [almost, 1.0], [0.0, 0.0], [1.0, 1.0]])
+
+
+def test_a_group_of_which_nothing_is_known_is_not_reported():
+    """Red before: where the verifier failed on all rows, curricula counted as many failures of the policy."""
+    batch = judged([1.0, 0.0, 0.0, 0.0], {})
+    batch = batch._replace(result=batch.result._replace(failed=np.arange(4) >= 2))
+    seen = feedback_of([batch], 2)
+    assert seen.ids == ["p0"] and seen.completions == [["0.0", "0.1"]] and seen.newest is None
+    np.testing.assert_array_equal(seen.success, [[1.0, 0.0]])
+    records = [{"prompt": str(i), "info": "{}"} for i in range(2)]
+    stream = PromptStream(records, sources.by_success(PromptTable(records)), batch_size=2)
+    stream.feedback(seen)
+    assert stream.get_state()["source"]["visits"] == [1, 0]
+    before = stream.get_state(), stream.metrics()
+    nothing = feedback_of([batch._replace(result=batch.result._replace(failed=np.ones(4, bool)))], 2)
+    stream.feedback(nothing)
+    assert not nothing.ids and (stream.get_state(), stream.metrics()) == before
 
 
 @pytest.mark.slow
