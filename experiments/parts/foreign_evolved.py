@@ -15,6 +15,7 @@ from experiments.parts.encoding import encode_prompts
 from experiments.parts.foreign_kinds import replay
 from experiments.parts.foreign_stage import Candidates, Stage, rephrased
 from experiments.parts.judging import Judged
+from experiments.parts.prompt_limits import prompt_of
 from experiments.parts.training import with_merged_adapters
 from rl_jax.core.binding import resolve
 from rl_jax.core.types import TokenBatch
@@ -100,7 +101,8 @@ def written(
     read, fits = resolve(reads), functools.partial(_fits, stage)
 
     def make(drawn: dict[int, tuple[list[dict], random.Random]]) -> dict[int, dict]:
-        asked = stage.records(judged)
+        records = stage.records(judged)
+        asked = list(records)
         for group, (failed, _) in drawn.items():
             told = "".join(one["prompt"] for one in failed)
             asked[group] = rephrased(asked[group], lambda _, told=told: template.replace("{tasks}", told))
@@ -110,16 +112,21 @@ def written(
         for group, (failed, _) in drawn.items():
             texts, size = {one["prompt"] for one in failed}, stage.group_size
             tasks = filter(None, map(read, said[group * size : (group + 1) * size]))
-            task = next((task for task in tasks if task["prompt"] not in texts and fits(task)), None)
+            task = next((one for one in tasks if one["prompt"] not in texts and fits(records[group], one)), None)
             found |= {} if task is None else {group: task}
         return found
 
     return _evolved(stage, judged, wanted, make, seeds=seeds, keep=keep, low=low, high=high)
 
 
-def _fits(stage: Stage, record: dict) -> bool:
-    """Whether a task fits the largest bucket of prompts."""
-    length = len(stage.setup.task.tokenizer.encode(record["prompt"], bos=True))
+def _asking(record: dict, task: dict) -> dict:
+    """The record with a task in the place of its own; of a chat, the user's last message asks it."""
+    return rephrased(record, lambda _: task["prompt"]) | task
+
+
+def _fits(stage: Stage, record: dict, task: dict) -> bool:
+    """Whether a task fits the largest bucket of prompts where the record's own stood."""
+    length = len(stage.setup.task.tokenizer.encode(prompt_of(_asking(record, task)), bos=True))
     return length <= max(stage.setup.config.rollout.prompt_buckets)
 
 
@@ -145,7 +152,7 @@ def _evolved(
     if made:
         told, new = list(records), np.isin(np.arange(len(records)), list(made))
         for group, record in made.items():
-            told[group] = records[group] | record
+            told[group] = _asking(records[group], record)
         prompts = encode_prompts(stage.setup, [told[i] for i in stage.own_prompts])
         answered = stage.judge(stage.draw(*prompts, jax.random.fold_in(stage.key, 2)), told)
         success = foreign_rows.right_rows(answered.result.rewards, size, above=stage.above) / size

@@ -133,6 +133,30 @@ def test_solved_tasks_make_room_for_new_ones(monkeypatch):
     assert restored.answers.get(foreign_evolved.FAILED)["successes"] == kept
 
 
+def test_a_chat_asks_the_task_by_which_it_is_graded(monkeypatch):
+    """Red before: the old question was asked, since it stood in the messages, and the new one graded."""
+    chat = [dict(role="system", content="Add."), dict(role="user", content="2+2=")]
+    rows = judged_of(["1+3=", "2+2="], [[0] * 4, [1] * 4], 1)
+    for record in rows.records:
+        record |= {
+            "info": json.dumps({"answer": 0}),
+            "messages": [chat[0], dict(role="user", content=record["prompt"])],
+        }
+    asked = []
+    monkeypatch.setattr(foreign_evolved, "encode_prompts", lambda setup, records: (asked.extend(records), None))
+    stage = SimpleNamespace(
+        group_size=SIZE, above=0.0, key=jax.random.key(0), setup=None, own_prompts=np.arange(2), memory=Memory(),
+        records=lambda judged: judged.records[::SIZE], draw=lambda *_: None,
+        judge=lambda drawn, records: judged_of([r["prompt"] for r in records], [[0] * 4, [0, 0, 1, 1]], 7),
+    )  # fmt: skip
+    foreign_evolved.evolved(stage, rows, np.ones(2, bool))  # from now on one has failed
+    foreign_evolved.evolved(stage, rows, np.ones(2, bool))
+    new = asked[1]
+    assert new["prompt"] != "2+2=" and json.loads(new["info"])["answer"] == value(new["prompt"])
+    assert new["messages"] == [chat[0], dict(role="user", content=new["prompt"])]
+    assert asked[0]["messages"][1]["content"] == "1+3=" and rows.records[-1]["messages"] == chat
+
+
 def test_the_policy_writes_tasks_of_those_that_failed(monkeypatch):
     """It reads two of them; the first new task that it has written in full, and that fits, is asked."""
     prompts = ["1+3=", "9-4=", "2+2=", "5+5="]
