@@ -355,6 +355,20 @@ def test_three_chosen_contexts_cover_more_than_random_ones():
     assert np.all(gains > 0)
 
 
+def test_the_length_scale_is_a_share_of_the_range_of_contexts():
+    """Red before: contexts from 0 to .1 had the length scale of a range of 1, so that all of them looked alike."""
+    visited = {}
+    for unit in (1.0, 0.01):
+        records = [{"prompt": str(i), "info": json.dumps({"place": unit * (i % 11)})} for i in range(44)]
+        source = sources.by_transfer(PromptTable(records), column="place", steps=1, budget=4, slope=0.01 / unit)
+        visited[unit] = []
+        for success in ([1, 0], [0, 0], [1, 1], [1, 0]):
+            chosen = source.take(4)
+            visited[unit].append(sorted({int(i) % 11 for i in chosen}))
+            source.feedback(told(chosen, [success] * 4))
+    assert visited[1.0] == visited[0.01] and len({tuple(one) for one in visited[1.0]}) == 4
+
+
 def test_contexts_are_trained_one_after_the_other():
     source, visited = sources.by_transfer(TABLE, column="difficulty", steps=2, budget=2, slope=0.2), []
     for _ in range(5):

@@ -15,7 +15,7 @@ class _Contexts(Source):
         self._values = table.numbers(column)
         self._contexts = np.unique(self._values)
         self._steps, self._choice = steps, choice
-        self._choice["length_scale"] *= max(float(np.ptp(self._contexts)), 1.0)
+        self._choice["length_scale"] *= float(np.ptp(self._contexts)) or 1.0
         self._budget = min(budget or len(self._contexts), len(self._contexts))
         self.trained, self.performance, self.window = [], [], []
         self.current = next_context(self._contexts, [], [], **self._choice)
@@ -70,7 +70,7 @@ def by_transfer(
       budget: contexts to train in; 0: all.
       slope: success lost per unit of distance between contexts.
       explore: weight of the uncertainty.
-      length_scale: of the Gaussian process, as a fraction of the range of contexts.
+      length_scale: of the Gaussian process, as a fraction of the range of contexts (of 1 if there is one context).
       noise: standard deviation of a measured success.
     """
     if steps < 1 or budget < 0 or not length_scale > 0 or not noise > 0:
