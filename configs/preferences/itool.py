@@ -8,10 +8,11 @@ warm   demonstrations of no call, then one, then two (`calls`), a third of the s
 play   tree search (own_judgement.by_judgement) on the 30 % of the prompts, of those with and those without calls, whose
        known answers have the largest perplexity; the policy's own grade of an episode is its value; temperature 1.5
 dpo    after each history the turn of the largest value against that of the smallest (gap .1, the better one at least
-       -.3), SimPO with beta 2.5 and gamma .5; the next iteration begins with its weights
+       .1), SimPO with beta 2.5 and gamma .5; the next iteration begins with its weights
 
 All numbers are those of its code (zeng-yirong/iTool: mcts/run_mcts_dpo.sh, mcts/utils.py), but for the learning rates
-and sizes, which are a small model's, and dpo_iters, 3 by default and 1 in its script. Read: the abstracts and the code.
+and sizes, which are a small model's, data.least, .1 here and -.3 there (runs below), and dpo_iters, 3 by default and 1
+in its script. Read: the abstracts and the code.
 Not read: the text of the method, so that the warm-up's subsets are from memory; its code has no warm-up. Departs from
 the code: a step is a turn, not a part of one (rl_jax.envs.text.graded stands for its calls), and the judgement is read
 from the probabilities of the four grades, not from what was sampled. Arguments: `warm`, `play` or `dpo`, the config of
