@@ -85,13 +85,14 @@ def make_teacher(config, agent) -> Callable:
     return lambda key, values: params(advance(init(key, values), values, updates)[0])
 
 
-def advantages_by(config, setup: AgentSetup, teacher: Any) -> Callable:
+def advantages_by(config, setup: AgentSetup, teacher: Any, discount: Any) -> Callable:
     """Makes A(s_t, a_t): exact in a finite MDP, else r + gamma V' - V with the teacher's critic.
 
     Args:
       config: of the run.
       setup: agent and algorithm.
       teacher: params of the teacher.
+      discount: that its critic was trained with; a finite MDP's is segments.label.discount.
 
     Returns:
       advantages(rows [B, T]) -> float32 [B, T].
@@ -109,7 +110,6 @@ def advantages_by(config, setup: AgentSetup, teacher: Any) -> Callable:
 
     def by_critic(rows: Transitions) -> jax.Array:
         state_values, next_values = values(rows.observations), values(rows.next_observations)
-        discount = control_setup.discount_of(config.algorithm.advantage.to_dict())
         return step_advantages.gae(
             rows.rewards, state_values, next_values, rows.terminated, rows.truncated, discount=discount, lam=0.0
         )[0]
@@ -166,7 +166,9 @@ def make_gather(config, setup: AgentSetup) -> Callable:
         teacher_key, other_key, env_key, act_key, pair_key, held_key = jax.random.split(key, 6)
         teacher = teach(teacher_key, values)
         rows = rollout(teacher, agent.init(other_key), env_key, act_key)
-        added = LABELS[settings.label.fn](rows, advantages_by(config, setup, teacher))
+        swept = control_setup.with_values(control_setup.settings_of(config), values)["algorithm"]
+        discount = control_setup.discount_of(swept["advantage"])
+        added = LABELS[settings.label.fn](rows, advantages_by(config, setup, teacher, discount))
         steps = StepInputs(rows.observations, rows.actions)
         (steps, added), mask = segments.cut((steps, added), rows.terminated | rows.truncated, length=settings.length)
         sums = segments.segment_sums(added, mask, discount=settings.label.discount)

@@ -243,7 +243,7 @@ def make_estimate(config, networks) -> Callable:
 def fit_of(config, values, recipe, make: Callable = recipes.make_fit, **options):
     """(begin, fit) of a recipe. values: algorithm and train of a run; make: takes what recipes.make_fit takes."""
     adam = dict(values["train"]["optimizer"])
-    sizes = dict(batch_size=config.train.batch_size, max_grad_norm=config.train.max_grad_norm)
+    sizes = dict(batch_size=config.train.batch_size, max_grad_norm=values["train"]["max_grad_norm"])
     return make(recipe, adam.pop("learning_rate"), **sizes, **options, **adam)
 
 

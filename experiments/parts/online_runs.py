@@ -123,6 +123,7 @@ def make_online_run(config, *, parts: int = 1, axis_name: str | None = None):
     settings, fields, alone = control_setup.settings_of(config), config.online, after(config)
     room = control_setup.num_updates(config) - alone
     env = control_setup.load_env(config, fields.num_envs, learning=True)
+    control_runs.check_host(config, env)
     networks = offline_data.make_offline_networks(config, env)
     load = offline_data.make_loader(config, networks, config.dataset.discount)
     recorded = len(jax.eval_shape(load, jax.random.key(0)).data.time)

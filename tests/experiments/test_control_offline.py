@@ -19,6 +19,7 @@ from experiments.parts import (
     control_segments,
     control_setup,
     offline_data,
+    offline_runs,
 )
 from rl_jax import envs
 from rl_jax.data import transitions
@@ -130,6 +131,7 @@ def test_a_file_is_read(tmp_path):
         ("pointmass,region_dt,preferred", {}, "algorithm.fn='region_dt' needs the environment's returns"),
         ("pointmass,iql,preferred,fqe", {}, "ope needs the environment's returns"),
         ("matching,bc", dict(algorithm__fn="td3_bc"), "needs continuous ones, not 2"),
+        ("cartpole,iql,online", dict(env__name="host/shuttle", num_seeds=2), "lives on the host: .* not 2 runs"),
         ("pointmass,dual_tv", dict(algorithm__divergence="js"), "divergence='js' is none of chi2, tv"),
         ("pointmass,iql", dict(program="control.ppo"), "this config is for python -m experiments.control.ppo"),
     ],
@@ -185,3 +187,12 @@ def test_what_is_trained_on_is_of_the_environment_that_is_trained_in(make, monke
     with pytest.raises(SeenError) as seen:
         call(config)
     assert "wind" not in seen.value.args[0]
+
+
+def test_a_swept_clip_of_the_gradient_is_the_one_that_clips():
+    config = tiny("matching,iql", sweep=(("train.max_grad_norm", (1e-6, 10.0)),), num_seeds=1)
+    init, advance, params = offline_runs.make_offline_run(config)
+    keys, values = control_setup.runs_of(config)
+    both = jax.vmap(lambda key, value: params(advance(init(key, value), value, 2)[0]))
+    small, large = (jax.tree.map(lambda x, run=run: x[run], jax.jit(both)(keys, values)) for run in (0, 1))
+    assert any(jax.tree.leaves(jax.tree.map(lambda a, b: bool((a != b).any()), small, large)))

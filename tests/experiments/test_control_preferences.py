@@ -9,7 +9,7 @@ import pytest
 
 from configs.control import preferences as configs
 from experiments.control import preferences as control_preferences
-from experiments.parts import budgets, control_runs, control_setup
+from experiments.parts import budgets, control_runs, control_segments, control_setup
 from rl_jax.control import segments
 from rl_jax.data import transitions
 from rl_jax.training import checkpoint
@@ -209,3 +209,18 @@ def test_words_that_do_not_go_together():
         configs.get_config("cpl,spo")
     with pytest.raises(ValueError, match="'cartpol'.*cartpole"):
         configs.get_config("cartpol")
+
+
+def test_regret_by_a_critic_takes_the_swept_discount_that_the_critic_was_trained_with(monkeypatch):
+    config = small("reward,matching", segments__label__fn="regret", segments__teacher_steps=1, segments__num_steps=32)
+    setup, seen = control_segments.make_agent_setup(config), []
+
+    def advantages_by(config, setup, teacher, discount):
+        seen.append(discount)
+        return lambda rows: rows.rewards
+
+    monkeypatch.setattr(control_segments, "make_teacher", lambda config, agent: lambda key, values: agent.init(key))
+    monkeypatch.setattr(control_segments, "advantages_by", advantages_by)
+    gather = control_segments.make_gather(config, setup)
+    jax.eval_shape(lambda key: gather(key, {"algorithm.advantage.discount": 0.25}), jax.random.key(0))
+    assert seen == [0.25]
