@@ -62,6 +62,18 @@ def word_of(name: str) -> str:
     return f"beat_{name}"
 
 
+def say_end(link: Link, error: type[BaseException] | None = None) -> None:
+    """The trainer's last word, at which all others end.
+
+    Args:
+      link: the trainer's side.
+      error: what ends it. After an Exception it says nothing: who starts it again expects the others to be there, and
+        they wait for it as after a kill.
+    """
+    if error is None or not issubclass(error, Exception):
+        link.say("end", secrets.token_hex(8))
+
+
 class Watch:
     """When others were heard last.
 

@@ -12,13 +12,12 @@ sampler is told so, and the sampler writes its own state whenever new weights ha
 import contextlib
 import json
 import pathlib
-import secrets
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from experiments.parts import async_shards, logged, origin
-from experiments.parts.async_beats import TRAINER, Beat, Waiting, Watch, wait
+from experiments.parts.async_beats import TRAINER, Beat, Waiting, Watch, say_end, wait
 from experiments.parts.async_clock import make_exchange
 from experiments.parts.async_flow import Flow, part_of, rule_of
 from experiments.parts.async_groups import GroupRows, completion_of, trajectory_of
@@ -73,7 +72,7 @@ class Trainer:
 
     def __exit__(self, *error) -> None:
         self._beat.__exit__(*error)
-        self._link.say("end", secrets.token_hex(8))
+        say_end(self._link, error[0])
         self._link.close()
 
     def _cache_size(self) -> int:

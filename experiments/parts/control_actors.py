@@ -157,8 +157,8 @@ class OwnSegments:
     def settle(self) -> None:
         """A checkpoint is saved now. Nothing to do: what was sampled ahead is sampled again."""
 
-    def close(self) -> None:
-        """Ends the sampling and the actors."""
+    def close(self, error: type[BaseException] | None = None) -> None:
+        """Ends the sampling and the actors, also after an error."""
         if self._sampler is not None:
             self._sampler.__exit__()
         self._fleet.close()

@@ -159,7 +159,7 @@ class Feed:
         return self
 
     def __exit__(self, *error) -> None:
-        self._source.close()
+        self._source.close(error[0])
 
     def take(self) -> Segment:
         """The next segment."""

@@ -14,14 +14,13 @@ says where every environment is, and an actor is told.
 import contextlib
 import json
 import pathlib
-import secrets
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 from ml_collections import ConfigDict
 
-from experiments.parts.async_beats import TRAINER, Beat, Ended, Waiting, Watch, wait
+from experiments.parts.async_beats import TRAINER, Beat, Ended, Waiting, Watch, say_end, wait
 from experiments.parts.async_shared import differences, oldest_resumed, shared_fields
 from experiments.parts.control_actors import kept_versions, layout_of, make_actors
 from rl_jax.flow import Group, Link, payload
@@ -186,10 +185,10 @@ class LinkedSegments:
         if (oldest := oldest_resumed(self._checkpoints, self._config.checkpoint.keep)) is not None:
             self._link.settle(oldest)
 
-    def close(self) -> None:
-        """Tells the policy workers that this is the end."""
+    def close(self, error: type[BaseException] | None = None) -> None:
+        """Tells the policy workers that this is the end, unless an error is."""
         self._stack.close()
-        self._link.say("end", secrets.token_hex(8))
+        say_end(self._link, error)
         self._link.close()
 
 

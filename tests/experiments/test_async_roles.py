@@ -1,6 +1,7 @@
 """Two processes of experiments.grpo_async: what they refuse, and whose end they hear. No model, no sampling."""
 
 import concurrent.futures
+import contextlib
 import shutil
 import subprocess
 import types
@@ -9,13 +10,15 @@ import numpy as np
 import pytest
 
 from configs import grpo_async as async_config
+from configs.control import asynchronous as control_config
 from experiments import grpo_async
-from experiments.parts import async_beats, async_groups, async_roles
+from experiments.parts import async_beats, async_groups, async_roles, control_learner, control_roles
 from experiments.parts.async_beats import Ended, Waiting
 from experiments.parts.async_groups import GroupRows
 from experiments.parts.async_links import Secrets, make_link, make_server
 from experiments.parts.async_roles import Sampler, Trainer, pack
 from experiments.parts.stops import STOPPED
+from rl_jax.flow.local import Local
 from rl_jax.flow.requests import answer_requests
 from rl_jax.rollout.lm.requests import Request
 from rl_jax.runs import disk
@@ -79,6 +82,34 @@ def test_an_end_ends_who_waits(before):
     link.lost = True
     waiting.check()
     link.lost, link.end = False, "now"
+    with pytest.raises(Ended):
+        waiting.check()
+
+
+def linked(kind, link, folder):
+    """The trainer's side of a run of two, in its `with`."""
+    if kind == "grpo":
+        return Trainer(setup_of(), None, link, folder)
+    source = control_roles.LinkedSegments(control_config.get_config("smoke"), link, folder)
+    return control_learner.Feed(source, 1).begun(0, np.zeros((1, 3), np.float32))
+
+
+@pytest.mark.parametrize("kind", ["grpo", "control"])
+@pytest.mark.parametrize(
+    ("error", "ends"), [(OSError, False), (None, True), (SystemExit, True), (KeyboardInterrupt, True)]
+)
+def test_after_an_error_of_the_trainer_the_others_wait_for_the_next_one(tmp_path, kind, error, ends):
+    """They exit with 75 at its end, and nobody starts those again: `sweep.roles --retries` could not work."""
+    link = Local()
+    waiting = Waiting(link, 60.0)
+    with contextlib.suppress(error or ()), linked(kind, link, tmp_path):
+        if error:
+            raise error("a full disk")
+    assert (link.hear("end") is not None) == ends
+    with pytest.raises(Ended) if ends else contextlib.nullcontext():
+        waiting.check()
+    with linked(kind, link, tmp_path):  # the next one, which reaches the end
+        pass
     with pytest.raises(Ended):
         waiting.check()
 
