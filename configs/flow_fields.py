@@ -14,5 +14,5 @@ FLOW = {
     "flow.streaming": "Train on groups as they end: train.micro_batches parts of a batch, one division at its end.",
     "flow.columns": "Judge and score a row when it has ended, before its group has (AsyncFlow). With flow.streaming.",
     "flow.balance": "Order a part's groups so that each device's rows have as many tokens. With flow.streaming.",
-    "flow.timeout_s": "Seconds that one of two processes waits for the other. Then it ends with an error.",
+    "flow.timeout_s": "Seconds that a process waits for progress of another one. Then it ends with an error.",
 }

@@ -1,10 +1,11 @@
 """Who is there: heartbeats of the processes of one run, and what a process prints while it waits for another.
 
 A process says a word that changes every BEAT_S seconds. Who waits looks when the word changed last, on its own clock:
-the clocks of two machines differ. A beat says that a process lives, not that it makes progress.
+the clocks of two machines differ. A beat says that a process lives; only the version in it tells of progress.
 """
 
 import contextlib
+import math
 import secrets
 import sys
 import threading
@@ -36,7 +37,7 @@ class Beat:
     """
 
     def __init__(self, link: Link, name: str):
-        self._link, self._name, self._over = link, name, threading.Event()
+        self._link, self._name, self._over, self._version = link, name, threading.Event(), None
         self._thread = threading.Thread(target=self._say, name=f"beat of {name}", daemon=True)
 
     def __enter__(self) -> "Beat":
@@ -47,11 +48,15 @@ class Beat:
         self._over.set()
         self._thread.join(END_S)  # a call to a machine that is gone can last minutes; the thread dies with the process
 
+    def reached(self, version: int) -> None:
+        """The next beats say that this process is at this version: who waits for a later one sees its progress."""
+        self._version = version
+
     def _say(self) -> None:
         start, count = secrets.token_hex(4), 0  # a process that comes back begins with another word
         while True:
             with contextlib.suppress(OSError, RuntimeError):  # a full disk, here or there, is met by the process itself
-                self._link.say(word_of(self._name), [start, count])
+                self._link.say(word_of(self._name), [start, count, self._version])
             count += 1
             if self._over.wait(BEAT_S):
                 return
@@ -81,11 +86,15 @@ class Watch:
       link: to them.
       names: theirs.
       clock: seconds, always growing.
+
+    Attributes:
+      moved: on this clock, when one of them was first seen at another version than before, the last time.
     """
 
     def __init__(self, link: Link, names: Sequence[str], clock: Callable[[], float] = time.monotonic):
         self._link, self._clock = link, clock
         self._last = {name: (None, clock()) for name in names}
+        self.moved = -math.inf
 
     def look(self) -> str:
         """Who is there, in words: "sampler_0 is there; sampler_1: silent for 40 s"."""
@@ -93,6 +102,8 @@ class Watch:
         for name, (word, when) in self._last.items():
             said = self._link.hear(word_of(name))
             if said is not None and said != word:
+                if word is not None and said[2:] != word[2:]:
+                    self.moved = now
                 self._last[name] = word, when = said, now
             if word is None:
                 found.append(f"{name}: not heard yet")
@@ -132,7 +143,8 @@ def wait(
 
     Args:
       look: asks once.
-      patience_s: seconds, until it is an error.
+      patience_s: seconds without progress of those who may bring it, until it is an error. A trainer that came back at
+        an earlier checkpoint makes its last steps again, however long that takes.
       what: that is waited for, for messages.
       ended: raises an exception if the other side has ended.
       watch: of those who may bring it.
@@ -141,15 +153,18 @@ def wait(
     Raises:
       TimeoutError: if nothing comes in time.
     """
-    begun, looked, tell_s = clock(), -BEAT_S, TELL_S
+    begun, looked, tell_s = clock(), -math.inf, TELL_S
     while not (result := look()):
         ended()
         waited = clock() - begun
         if waited - looked >= BEAT_S:  # often, so that it is known when a word changed last
             watch.look()
             looked = waited
-        if waited > patience_s:
-            raise TimeoutError(f"no {what} for flow.timeout_s={patience_s} s ({watch.look()})")
+        if clock() - max(begun, watch.moved) > patience_s:
+            raise TimeoutError(
+                f"waited for {what}, and nothing new has come for flow.timeout_s={patience_s} s ({watch.look()}): "
+                "start who is silent again, then this process; if all are there and slow, set flow.timeout_s higher"
+            )
         if waited > tell_s:
             print(f"waiting for {what} for {waited:.0f} s ({watch.look()})", file=sys.stderr, flush=True)
             tell_s *= 2

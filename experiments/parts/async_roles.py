@@ -99,6 +99,7 @@ class Trainer:
             self._taken = []
         self.counters = self.counters._replace(version=version)
         self._link.publish(version, async_shards.cut(params))
+        self._beat.reached(version)
 
     def parts(self) -> Iterator[list[GroupRows]]:
         """The next batch: the whole of it, or with flow.streaming parts of it, each as soon as it is there."""

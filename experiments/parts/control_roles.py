@@ -144,6 +144,7 @@ class LinkedSegments:
         self._link.resume(step)
         for version, params in weights.items():
             self._link.publish(version, {"params": params})
+            self._beat.reached(version)
 
     def take(self) -> Segment:
         """The next segment, of the parts of all policy workers."""
@@ -179,6 +180,7 @@ class LinkedSegments:
         self._link.acknowledge(version, [group.number for group in self._taken])
         self._step, self._taken = version, []
         self._link.publish(version, {"params": np.array(params)})
+        self._beat.reached(version)
 
     def settle(self) -> None:
         """Forgets the segments that no resume needs."""

@@ -32,7 +32,7 @@ def test_a_beat_says_another_word_each_time_and_ends(monkeypatch):
     link = Link()
     with Beat(link, "trainer"):
         assert link.often.wait(600)
-    said, (start, count) = link.count, link.words[word_of("trainer")]
+    said, (start, count, _) = link.count, link.words[word_of("trainer")]
     assert count == said - 1 >= 2
     with Beat(link, "trainer"):
         pass
@@ -89,9 +89,40 @@ def test_who_waits_says_so_and_ends_in_time(capsys):
     def look():
         link.now += 1.0
 
-    with pytest.raises(TimeoutError, match=r"no weights for flow.timeout_s=130 s \(trainer: not heard yet\)"):
+    with pytest.raises(
+        TimeoutError, match=r"waited for weights, .* for flow.timeout_s=130 s \(trainer: not heard yet\)"
+    ):
         wait(look, 130, "weights", watch=watch, clock=link.clock)
     lines = capsys.readouterr().err.splitlines()
     assert [line.split("(")[0] for line in lines] == [f"waiting for weights for {s} s " for s in (31, 61, 121)]
     assert wait(lambda: "there", 130, "weights", watch=watch, clock=link.clock) == "there"
     assert not capsys.readouterr().err
+
+
+def test_a_trainer_that_makes_its_last_steps_again_is_waited_for(capsys):
+    """It comes back at version 2, 60 s each; who waits for version 20 counts from the last one, not from the first."""
+    link = Link()
+    watch = Watch(link, ["trainer"], link.clock)
+    link.words[word_of("trainer")] = ["a", 0, 19]
+
+    def look():
+        link.now += 1.0
+        if link.now <= 600 and link.now % 60 == 0:
+            link.words[word_of("trainer")] = ["b", link.now, 2 + link.now // 60]
+        elif link.now % 5 == 0:
+            link.words[word_of("trainer")] = ["b", link.now, *link.words[word_of("trainer")][2:]]  # lives on, and hangs
+
+    with pytest.raises(TimeoutError, match=r"flow.timeout_s=100 s \(trainer is there\)"):
+        wait(look, 100, "the trainer's weights of version 20", watch=watch, clock=link.clock)
+    assert 700 < link.now <= 700 + 2 * async_beats.BEAT_S, "of the last version, at 600 s, it hears at the next look"
+    capsys.readouterr()
+
+
+def test_a_beat_says_the_version(monkeypatch):
+    monkeypatch.setattr(async_beats, "BEAT_S", 0.0)
+    link = Link()
+    beat = Beat(link, "trainer")
+    beat.reached(7)
+    with beat:
+        assert link.often.wait(600)
+    assert link.words[word_of("trainer")][2] == 7
