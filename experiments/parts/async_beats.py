@@ -114,7 +114,15 @@ class Watch:
     def all_silent(self) -> bool:
         """Whether none of them has said anything for SILENT_S."""
         self.look()
-        return all(self._clock() - when > SILENT_S for _, when in self._last.values())
+        return all(map(self._is_silent, self._last))
+
+    def is_silent(self, name: str) -> bool:
+        """Whether this one has not said anything for SILENT_S."""
+        self.look()
+        return self._is_silent(name)
+
+    def _is_silent(self, name: str) -> bool:
+        return self._clock() - self._last[name][1] > SILENT_S
 
     def give_up(self, stop: StopSignal | None) -> Callable[[], None]:
         """Of `wait`: ends this process, as one that was stopped, if it is to stop and all of them are gone.
@@ -178,10 +186,20 @@ class Waiting:
       link: its side of the link.
       patience_s: seconds, until it is an error.
       stop: once it is received, what is waited for is given up (but see `together`).
+      others: names of the processes that end a batch together with this one.
+      clock: of the watch over them.
     """
 
-    def __init__(self, link: Link, patience_s: float, stop: StopSignal | None = None):
+    def __init__(
+        self,
+        link: Link,
+        patience_s: float,
+        stop: StopSignal | None = None,
+        others: Sequence[str] = (),
+        clock: Callable[[], float] = time.monotonic,
+    ):
         self._link, self._patience, self._stop = link, patience_s, stop
+        self._others = Watch(link, others, clock)
         self._end, self._watch = self._last_end(), Watch(link, [TRAINER])
 
     def _last_end(self) -> str | None:
@@ -216,9 +234,18 @@ class Waiting:
 
         return self._result(look, what, ended)
 
-    def together(self, look: Callable[[], Any], what: str) -> Any:
-        """The same for processes that end a batch together: a signal does not end this."""
-        return self._result(look, what, self.check)
+    def together(self, look: Callable[[], Any], what: str, other: str) -> Any:
+        """The same for processes that end a batch together: a signal does not end this, unless the other one is gone.
+
+        It may have had its signal before it began the batch, which then nobody ends.
+        """
+
+        def ended() -> None:
+            self.check()
+            if self.stopping and self._others.is_silent(other):
+                raise Ended
+
+        return self._result(look, what, ended)
 
     def _result(self, look: Callable[[], Any], what: str, ended: Callable[[], None]) -> Any:
         found = wait(look, self._patience, what, ended, watch=self._watch)

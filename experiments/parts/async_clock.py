@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from experiments.parts.async_groups import GroupRows, Groups
-from experiments.parts.async_shares import Share
+from experiments.parts.async_shares import Share, names_of
 from rl_jax.core.types import Params
 from rl_jax.experience import admission
 from rl_jax.flow import Link
@@ -144,7 +144,7 @@ def word_of(index: int) -> str:
 
 
 def make_exchange(
-    link: Link, share: Share, wait: Callable[[Callable[[], Any], str], Any]
+    link: Link, share: Share, wait: Callable[[Callable[[], Any], str, str], Any]
 ) -> Callable[[int, Sequence[Change]], list[Change]]:
     """Makes exchange(call, changes so far of this sampler) -> the others' changes of this call.
 
@@ -154,7 +154,7 @@ def make_exchange(
     Args:
       link: the sampler's side.
       share: this sampler.
-      wait: (look, what) -> the first true result of look.
+      wait: (look, what, name of the sampler) -> the first true result of look.
     """
     others = [index for index in range(share.count) if index != share.index]
 
@@ -171,7 +171,8 @@ def make_exchange(
             return word if is_said else None
 
         for index in others:
-            word = wait(lambda index=index: look(index), f"decode call {call} of sampler {index}")
+            what = f"decode call {call} of sampler {index}"
+            word = wait(lambda index=index: look(index), what, names_of(share.count)[index])
             found += [tuple(change) for change in word if change[1] == call]
         return found
 

@@ -250,7 +250,7 @@ class Sampler:
         self._setup, self._link, self._folder, self._share = setup, link, folder, share
         self._shared = shared(setup.config)
         disk.lock(folder)
-        self._wait = Waiting(link, setup.config.flow.timeout_s, stop)
+        self._wait = Waiting(link, setup.config.flow.timeout_s, stop, names_of(share.count))
 
     def restore(self, flow: Flow) -> int:
         """Puts back the newest state, if any. Returns its version, or the trainer's if it is a new run."""

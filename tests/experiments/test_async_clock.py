@@ -112,7 +112,7 @@ def test_all_decide_as_one_does(rule):
     link, barrier, sides = Local(), threading.Barrier(SAMPLERS, timeout=60), []
     has_published = [-1] * SAMPLERS
 
-    def patient(look, what):
+    def patient(look, what, name):
         end = time.monotonic() + 60
         while not (found := look()):
             assert time.monotonic() < end, what
@@ -174,7 +174,7 @@ def test_a_word_is_said_until_it_is_there(monkeypatch, away, forgets_at):
     monkeypatch.setattr("experiments.parts.async_clock.PAUSE_S", 0.0)
     link, change = Away(away, forgets_at), (0, 1, 4, 0, True)
 
-    def patient(look, what):
+    def patient(look, what, name):
         for turn in range(3000):
             if found := look():
                 return found

@@ -135,8 +135,27 @@ def test_a_stopped_sampler_gives_up_what_it_waits_for_but_not_the_batch_of_all(t
     with pytest.raises(Ended):
         waiting(look, "weights")
     assert side.stopping() and len(asked) == 3
-    assert waiting.together(look, "the others' words") and len(asked) == 6
+    assert waiting.together(look, "the others' words", "sampler") and len(asked) == 6
     side.close()
+
+
+def test_a_stopped_sampler_gives_up_a_batch_that_another_has_not_begun():
+    """SIGTERM to all under one clock: that one ended before the batch; without it the others would wait timeout_s."""
+    link, stop, clock = Local(), Stop(False), [0.0]
+    waiting = Waiting(link, 1e9, stop, ["sampler_0", "sampler_1", "sampler_2"], lambda: clock[0])
+
+    def look():
+        clock[0] += 1.0
+        for index, last in ((1, 140), (2, 1000)):
+            if clock[0] <= last:
+                link.say(async_beats.word_of(f"sampler_{index}"), ["a", clock[0]])
+        stop.received = clock[0] > 10
+        return clock[0] >= 100
+
+    assert waiting.together(look, "decode call 3 of sampler 2", "sampler_2"), "it is there, and its call takes long"
+    with pytest.raises(Ended):
+        waiting.together(lambda: look() and None, "decode call 4 of sampler 1", "sampler_1")
+    assert clock[0] == 141 + async_beats.SILENT_S
 
 
 def test_a_stopped_trainer_ends_where_its_samplers_are_gone(tmp_path, capsys):
@@ -162,7 +181,8 @@ def test_a_side_that_began_first_hears_the_end(together):
     link = Link(lost=True)
     waiting = Waiting(link, 60.0)
     link.lost = False
-    assert (waiting.together if together else waiting)(lambda: "weights", "weights") == "weights"
+    found = waiting.together(lambda: 1, "words", "sampler") if together else waiting(lambda: 1, "weights")
+    assert found == 1
     link.end = "now"
     with pytest.raises(Ended):
         waiting.check()
