@@ -66,6 +66,7 @@ class Flow:
       counters: admission.Counters.
       ticks: decode calls so far.
       order: numbers of the batch's groups so far, in its order.
+      dropped: numbers of the groups that were thrown away since the last new weights, by which they were too old.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class Flow:
         self._settings, self._path, self.prompts = settings, workdir / LOG, prompts
         one_clock = shares_clock(setup.config)
         self.rule, self.counters, self.ticks = rule_of(setup.config, WHOLE if one_clock else share), Counters(), 0
-        self.order: list[int] = []
+        self.order, self.dropped = [], []
         found = shares_of(setup.config, share) if one_clock else [share]
         self._engines = [make_engine(setup, resumes=self.rule.bound > 0) for _ in found]
         streams = [prompts, *(policy.own_prompts(setup)[1] for _ in found[1:])]
@@ -141,7 +142,7 @@ class Flow:
         """
         if self._free:  # the train step that runs beside the sampler donates its own
             params = jax.tree.map(jnp.copy, params)
-        self._params = self._place(params)
+        self._params, self.dropped = self._place(params), []
         self.counters = self.counters._replace(version=version)
         if not self._is_warm:
             for engine in self._engines:
@@ -246,6 +247,7 @@ class Flow:
         if not (old := admission.too_old(self.rule, self.counters.version, groups)):
             return groups
         self._dropped += self._groups.drop(old)
+        self.dropped += old
         self.counters = self.counters._replace(dropped=self.counters.dropped + len(old))
         return [group for group in groups if group.number not in old]
 

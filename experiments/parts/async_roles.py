@@ -64,7 +64,7 @@ class Trainer:
         self._shared, self._beat = shared(setup.config), Beat(link, TRAINER)
         self._watch = Watch(link, names_of(setup.config.flow.samplers))
         self.rule, self.counters, self.prompts = rule_of(setup.config), Counters(), prompts
-        self._part, self._taken, self._metrics = part_of(setup.config), [], {}
+        self._part, self._taken, self._dropped, self._metrics = part_of(setup.config), [], set(), {}
 
     def __enter__(self) -> "Trainer":
         self._beat.__enter__()
@@ -95,8 +95,8 @@ class Trainer:
     def publish(self, version: int, params: Params) -> None:
         """See Flow. A copy leaves, shard by shard: the next train step may donate the buffers."""
         if self._taken:
-            self._link.acknowledge(version, [group.number for group in self._taken])
-            self._taken = []
+            self._link.acknowledge(version, [group.number for group in self._taken], sorted(self._dropped))
+            self._taken, self._dropped = [], set()
         self.counters = self.counters._replace(version=version)
         self._link.publish(version, async_shards.cut(params))
         self._beat.reached(version)
@@ -124,6 +124,7 @@ class Trainer:
         found = [unpack(group) for group in taken]
         for group, said in found:
             self._check_shared(group.number, said.get("config", {}))
+            self._dropped.update(said.get("dropped", ()))
         self._metrics = {} if several else found[-1][1]["metrics"]  # a sampler counts its own share only
         if {said["step"] for _, said in found} != {step}:
             steps = sorted({said["step"] for _, said in found})
@@ -284,7 +285,7 @@ class Sampler:
         """Hands groups of a batch over, in its order. What was counted is said with the last of them."""
         size, batch = flow.rule.batch, self._setup.config.sample.prompts_per_step
         metrics = flow.metrics() if len(flow.order) == size else {}
-        said = {"step": flow.counters.version + 1, "metrics": metrics, "config": self._shared}
+        said = {"step": flow.counters.version + 1, "metrics": metrics, "config": self._shared, "dropped": flow.dropped}
         places = [flow.counters.version * size + flow.order.index(group.number) for group in groups]
         order = places if size == batch else [self._share.number(place, batch) for place in places]
         packed = [self._packed(group, number, said) for group, number in zip(groups, order, strict=True)]

@@ -68,6 +68,12 @@ def read_settled(folder: pathlib.Path) -> tuple[int, Done]:
     return found["step"], Done(found["below"], found["others"])
 
 
+def read_used(path: pathlib.Path, **default) -> tuple[list[int], list[int]]:
+    """(groups that a step used, numbers that are never put) of a file of the ledger. default: see `read_json`."""
+    found = read_json(path, **default)
+    return (found, []) if isinstance(found, list) else (found["groups"], found["dropped"])
+
+
 def read_json(path: pathlib.Path, **default) -> Any:
     """A JSON value. With `default`, that if there is no such file."""
     try:

@@ -129,9 +129,9 @@ class FlightTrainer:
         """See `protocol.Link`."""
         return self._store.take(n, timeout_s, numbers)
 
-    def acknowledge(self, step: int, numbers: Sequence[int]) -> None:
+    def acknowledge(self, step: int, numbers: Sequence[int], dropped: Sequence[int] = ()) -> None:
         """See `protocol.Link`."""
-        self._store.acknowledge(step, numbers)
+        self._store.acknowledge(step, numbers, dropped)
 
     def settle(self, step: int) -> None:
         """See `protocol.Link`."""

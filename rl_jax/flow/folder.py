@@ -2,7 +2,7 @@
 
     weights/000000000012.safetensors           version 12; in pieces, an index and a file per shard (shard_files)
     groups/000000000345-000000000007.arrow     group 7, finished when its sampler counted 345
-    ledger/000000000003.json                   the groups that step 3 used
+    ledger/000000000003.json                   the groups that step 3 used, and those that samplers dropped before it
     settled.json                               the last settled step, and the numbers that are finished with
     words/end.json                             what was said under "end"
 
@@ -88,7 +88,8 @@ class Folder:
             if step <= ledger.settled:
                 files.remove(path)
             else:
-                entered |= {number: step for number in files.read_json(path)}
+                used, ledger.dropped[step] = files.read_used(path)
+                entered |= dict.fromkeys(used, step)
                 ledger.trained[step] = {}
         for number, finished, path in self._group_files():
             if number in ledger.done or number in self._names:
@@ -172,13 +173,14 @@ class Folder:
             raise ValueError(f"{path}: holds group {group.number}; the file was renamed")
         return group
 
-    def acknowledge(self, step: int, numbers: Sequence[int]) -> None:
+    def acknowledge(self, step: int, numbers: Sequence[int], dropped: Sequence[int] = ()) -> None:
         """See `protocol.Link`."""
         with self._lock:
             self._check_trainer("acknowledge")
             self._ledger.check_acknowledge(step, numbers)
-            files.write(self.folder / f"ledger/{step:012}.json", json.dumps(sorted(numbers)), durable=True)
-            self._ledger.acknowledge(step, numbers)
+            used = {"groups": sorted(numbers), "dropped": sorted(dropped)} if dropped else sorted(numbers)
+            files.write(self.folder / f"ledger/{step:012}.json", json.dumps(used), durable=True)
+            self._ledger.acknowledge(step, numbers, dropped)
 
     def settle(self, step: int) -> None:
         """See `protocol.Link`."""
@@ -262,7 +264,7 @@ class Folder:
         if self._role != "sampler":
             with self._lock:
                 return len(self._ledger.waiting) < self._max_waiting
-        used = sum(len(files.read_json(path, default=[])) for path in (self.folder / "ledger").glob("*.json"))
+        used = sum(len(files.read_used(path, default=[])[0]) for path in (self.folder / "ledger").glob("*.json"))
         return len(self._group_files()) - used < self._max_waiting
 
     def known(self, numbers: Sequence[int]) -> set[int]:

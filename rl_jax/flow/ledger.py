@@ -9,6 +9,9 @@ Why a group is neither lost nor trained twice. A sampler puts a group until it i
 checkpoint of step s exists only if the groups of all steps up to s are entered. After a kill it resumes at the step of
 its checkpoint, say s: groups entered for later steps, or for none, wait again; those up to s do not. Groups are
 deleted only by `settle`, for steps that a checkpoint holds.
+
+Numbers that a sampler drops before it puts them are entered with the step whose groups tell of them, and are done with
+that step: else they would stay gaps among those that are done, and `Done` would grow with the run.
 """
 
 from collections.abc import Iterable, Sequence
@@ -43,6 +46,7 @@ class Ledger:
       waiting: number -> finished.
       taken: number -> finished.
       trained: step -> number -> finished.
+      dropped: step -> numbers that are never put.
       settled: the last step that was settled; -1 if none.
       done: numbers that were settled.
     """
@@ -51,6 +55,7 @@ class Ledger:
         self.waiting: dict[int, int] = {}
         self.taken: dict[int, int] = {}
         self.trained: dict[int, dict[int, int]] = {}
+        self.dropped: dict[int, list[int]] = {}
         self.settled, self.done = settled, done or Done()
 
     def knows(self, number: int) -> bool:
@@ -93,17 +98,19 @@ class Ledger:
             if number not in self.taken:
                 raise ValueError(f"acknowledge(step={step}): group {number} was not taken; take it first")
 
-    def acknowledge(self, step: int, numbers: Sequence[int]) -> None:
-        """Enters groups as used in a step."""
+    def acknowledge(self, step: int, numbers: Sequence[int], dropped: Iterable[int] = ()) -> None:
+        """Enters groups as used in a step, and numbers that are never put."""
         self.check_acknowledge(step, numbers)
         self.trained[step] = {number: self.taken.pop(number) for number in numbers}
+        self.dropped[step] = sorted(dropped)
 
     def settle(self, step: int) -> list[int]:
         """Forgets the groups of all steps up to `step`; returns their numbers."""
         forgotten = [number for old in self.trained if old <= step for number in self.trained[old]]
+        self.done.add([*forgotten, *(number for old in self.dropped if old <= step for number in self.dropped[old])])
         self.trained = {old: row for old, row in self.trained.items() if old > step}
+        self.dropped = {old: row for old, row in self.dropped.items() if old > step}
         self.settled = max(self.settled, step)
-        self.done.add(forgotten)
         return forgotten
 
     def resume(self, step: int) -> list[int]:
@@ -118,6 +125,7 @@ class Ledger:
                 "restore a newer checkpoint, or start in a new folder"
             )
         undone = [later for later in self.trained if later > step]
+        self.dropped = {old: row for old, row in self.dropped.items() if old <= step}  # the groups tell of them again
         for row in [self.taken, *(self.trained.pop(later) for later in undone)]:
             self.waiting |= row
         self.taken = {}
@@ -128,7 +136,8 @@ class Ledger:
         rows = {str(step): sorted(row.items()) for step, row in self.trained.items()}
         waiting = sorted((self.waiting | self.taken).items())
         done = {"below": self.done.below, "others": sorted(self.done.others)}
-        return {"waiting": waiting, "trained": rows, "settled": self.settled, "done": done}
+        dropped = {str(step): row for step, row in self.dropped.items() if row}
+        return {"waiting": waiting, "trained": rows, "dropped": dropped, "settled": self.settled, "done": done}
 
 
 def from_state(state: dict[str, Any]) -> Ledger:
@@ -136,4 +145,5 @@ def from_state(state: dict[str, Any]) -> Ledger:
     ledger = Ledger(state["settled"], Done(**state["done"]))
     ledger.waiting = dict(map(tuple, state["waiting"]))
     ledger.trained = {int(step): dict(map(tuple, row)) for step, row in state["trained"].items()}
+    ledger.dropped = {int(step): row for step, row in state.get("dropped", {}).items()}
     return ledger

@@ -69,7 +69,6 @@ class Memory:
             raise LookupError(gone(version, self._weights))
         return self._weights.get(version)
 
-
     def of(self, version: int | None) -> tuple[int, Params] | None:
         """(version, weights) of this one, or of the newest; see `exact`."""
         if version is None:
@@ -125,10 +124,10 @@ class Local:
         found = self._wait(lambda: self._ledger.take(n, numbers), timeout_s)
         return [self._groups[number] for number in found]
 
-    def acknowledge(self, step: int, numbers: Sequence[int]) -> None:
+    def acknowledge(self, step: int, numbers: Sequence[int], dropped: Sequence[int] = ()) -> None:
         """See `protocol.Link`."""
         with self._changed:
-            self._ledger.acknowledge(step, numbers)
+            self._ledger.acknowledge(step, numbers, dropped)
 
     def settle(self, step: int) -> None:
         """See `protocol.Link`."""

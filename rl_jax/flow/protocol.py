@@ -54,8 +54,13 @@ class Link(Protocol):
           ValueError: if there are not n different `numbers`, or one was taken before.
         """
 
-    def acknowledge(self, step: int, numbers: Sequence[int]) -> None:
+    def acknowledge(self, step: int, numbers: Sequence[int], dropped: Sequence[int] = ()) -> None:
         """Trainer, after step `step` and BEFORE its checkpoint: these groups were used (trained or dropped) in it.
+
+        Args:
+          step: of the trainer.
+          numbers: of groups that it took.
+          dropped: of groups that their sampler threw away before it put them, as it told with the groups of this step.
 
         Raises:
           ValueError: if a number was not taken, or the step not above the last one.

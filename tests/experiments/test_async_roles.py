@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import types
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -219,6 +220,26 @@ def test_another_config_of_the_sampler_is_named(tmp_path):
     other.config.rollout.temperature = 0.5
     with pytest.raises(ValueError, match=r"\(2 fields differ: flow.eta=2 here, 8 there; rollout.temperature=1.0 here"):
         next(trainer_of(other).parts())
+
+
+def test_numbers_that_a_sampler_dropped_reach_the_ledger(tmp_path):
+    link, setup = Local(), setup_of(measure=False)
+    size = setup.config.sample.prompts_per_step
+    flow = types.SimpleNamespace(
+        rule=types.SimpleNamespace(batch=size),
+        counters=types.SimpleNamespace(version=0),
+        order=list(range(2, size + 2)),
+        dropped=[0, 1],
+        metrics=dict,
+    )
+    sampler = Sampler(setup, link, tmp_path / "sampler")
+    sampler.put(flow, [GroupRows(number, {"id": "a"}, 0) for number in flow.order])
+    with Trainer(setup, None, link, tmp_path) as trainer:
+        next(trainer.parts())
+        trainer.publish(1, {"w": jnp.ones(1)})
+        link.settle(1)
+    assert (link._ledger.done.below, link._ledger.done.others) == (size + 2, set())
+    sampler.close()
 
 
 @pytest.mark.parametrize(

@@ -194,6 +194,26 @@ def test_leftovers_of_the_trainer_are_removed(tmp_path):
     assert not left.exists()
 
 
+def test_a_ledger_with_dropped_numbers_is_read_again(tmp_path):
+    """And one of before, which had none; what a lost step dropped is told of again."""
+    trainer = Folder(tmp_path, role="both")
+    trainer.resume(0)
+    for step, (number, dropped) in enumerate([(0, []), (2, [1]), (4, [3])], 1):
+        trainer.put([Group(number, number, pyarrow.table({"value": [1]}))])
+        trainer.take(1), trainer.acknowledge(step, [number], dropped)
+    assert json.loads((tmp_path / "ledger" / f"{1:012}.json").read_text()) == [0]
+    trainer = Folder(tmp_path, role="both")
+    trainer.resume(2)
+    assert trainer.waiting() == [(4, 4)] and Folder(tmp_path, role="sampler", max_waiting=1).has_room() is False
+    trainer.settle(2)
+    assert json.loads((tmp_path / "settled.json").read_text()) == {"step": 2, "below": 3, "others": []}
+    trainer.close()
+    (tmp_path / "settled.json").write_text(json.dumps({"step": 2, "below": 1, "others": [2]}))  # without the dropped 1
+    trainer = Folder(tmp_path, role="both")
+    assert trainer.known(range(5)) == {0, 2, 4}
+    trainer.close()
+
+
 def test_a_ledger_without_its_groups_is_said(tmp_path):
     trainer = Folder(tmp_path, role="both")
     trainer.resume(0)

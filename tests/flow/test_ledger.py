@@ -54,6 +54,30 @@ def test_done_stays_small():
     assert done.below == 100 and done.others == set() and 100 not in done
 
 
+def test_dropped_numbers_are_done_with_their_step():
+    """10 % are never put; also over a saved state and a step that is lost."""
+    ledger, rng, number, dropped = Ledger(), random.Random(0), 0, []
+    for step in range(1, 200):
+        batch = []
+        while len(batch) < 4:
+            (dropped if rng.random() < 0.1 else batch).append(number)
+            number += 1
+        for one in batch:
+            ledger.add(one, one)
+        for is_killed in (True, False):
+            ledger.take(4)
+            ledger.acknowledge(step, batch, dropped)
+            if is_killed:
+                ledger = from_state(ledger.state())
+                ledger.resume(step - 1)
+                assert not ledger.dropped
+        dropped = []
+        ledger = from_state(ledger.state())
+        ledger.settle(step)
+        assert (ledger.done.below, ledger.done.others) == (number, set())
+    assert from_state({"waiting": [], "trained": {}, "settled": 3, "done": {"below": 1, "others": [5]}}).knows(5)
+
+
 def test_random_runs_use_every_group_once():
     """Put, take, acknowledge, save, settle and dying in any order: the params of a checkpoint hold each group once."""
     for seed in range(300):

@@ -91,6 +91,20 @@ def test_groups_arrive_once_and_whole(pair):
     assert sampler.known([0, 1, 2]) == {0, 1}
 
 
+def test_groups_that_their_sampler_dropped_leave_no_gap(pair):
+    """They are never put. Without a word of them each would be remembered for ever, and read at every put."""
+    trainer, sampler = pair
+    trainer.resume(0)
+    sampler.put([group(0), group(3)])
+    trainer.take(2)
+    trainer.acknowledge(1, [0, 3], [1, 2])
+    assert sampler.known([0, 1, 2, 3]) == {0, 3}, "the trainer may still go back"
+    trainer.settle(1)
+    assert sampler.known(range(5)) == {0, 1, 2, 3}
+    ledger = getattr(trainer, "_store", trainer)._ledger
+    assert (ledger.done.below, ledger.done.others, ledger.dropped) == (4, set(), {})
+
+
 def test_what_a_lost_step_used_waits_again(pair):
     trainer, sampler = pair
     trainer.resume(0)
