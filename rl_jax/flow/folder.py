@@ -70,7 +70,7 @@ class Folder:
         for part in PARTS:
             (self.folder / part).mkdir(parents=True, exist_ok=True)
         if role != "sampler":
-            for part in (".", "weights", "ledger"):
+            for part in (".", *(PARTS if role == "both" else ("weights", "ledger"))):  # where nobody else writes
                 files.remove_partial(self.folder / part)
             shard_files.remove_partial(self.folder / "weights")
             self._owner = secrets.token_hex(16)

@@ -186,12 +186,15 @@ def test_damaged_files_are_named(tmp_path, content):
     trainer.close()
 
 
-def test_leftovers_of_the_trainer_are_removed(tmp_path):
-    (tmp_path / "weights").mkdir()
-    left = tmp_path / "weights" / ".000000000001.safetensors.ab.partial"
-    left.write_bytes(b"x")
-    Folder(tmp_path, role="trainer").close()
-    assert not left.exists()
+@pytest.mark.parametrize("role", ["trainer", "both"])
+def test_leftovers_are_removed_where_nobody_else_writes(tmp_path, role):
+    """A sampler beside may be at its group. Over the network, "both", the trainer's process writes groups, too."""
+    left = {part: tmp_path / part / ".000000000001.ab.partial" for part in ("weights", "ledger", "groups", "words")}
+    for path in left.values():
+        path.parent.mkdir()
+        path.write_bytes(b"x")
+    Folder(tmp_path, role=role).close()
+    assert [part for part, path in left.items() if path.exists()] == ([] if role == "both" else ["groups", "words"])
 
 
 def test_a_ledger_with_dropped_numbers_is_read_again(tmp_path):
