@@ -20,7 +20,7 @@ from experiments.parts import async_check, async_units, flags, logged, policy, p
 from experiments.parts.async_beats import Beat, Ended
 from experiments.parts.async_collect import Scoring
 from experiments.parts.async_columns import make_collector
-from experiments.parts.async_links import NONE, ROLES, Secrets, make_link
+from experiments.parts.async_links import NONE, ROLES, Secrets, make_link, room_of
 from experiments.parts.async_serving import serve
 from experiments.parts.async_shares import names_of, share_of, shares_clock
 from experiments.parts.async_stream import Part, make_learner
@@ -39,14 +39,10 @@ from rl_jax.training.checkpoint import StopSignal
 absl_flags.DEFINE_string(
     "replay", None, "workdir of a run whose schedule.jsonl decides, in place of the clock", allow_override=True
 )
-absl_flags.DEFINE_enum(
-    "role", "both", (*ROLES, "unit"), "one process, or one of several", allow_override=True
-)
+absl_flags.DEFINE_enum("role", "both", (*ROLES, "unit"), "one process, or one of several", allow_override=True)
 absl_flags.DEFINE_integer("sampler", 0, "with --role=sampler: which one of config.flow.samplers, from 0")
 absl_flags.DEFINE_integer("unit", 0, "with --role=unit: which one of --units, from 0")
-absl_flags.DEFINE_string(
-    "units", "", "grpc://HOST:PORT,...: storage units of rows; with flow.columns"
-)
+absl_flags.DEFINE_string("units", "", "grpc://HOST:PORT,...: storage units of rows; with flow.columns")
 absl_flags.DEFINE_string(
     "link", "", "a folder (default: in workdir), grpc://HOST:PORT or grpc+tls://HOST:PORT", allow_override=True
 )
@@ -134,7 +130,8 @@ def main(config, workdir: pathlib.Path) -> None:
         return
     units = async_units.make_units(given.role, workdir, given.units, given.link_secrets)
     has_secrets = units is None or given.link.startswith("grpc")  # a link that is a folder has none
-    link = make_link(given.role, workdir, given.link, Secrets.read(given.link_secrets) if has_secrets else NONE)
+    secrets = Secrets.read(given.link_secrets) if has_secrets else NONE
+    link = make_link(given.role, workdir, given.link, secrets, max_waiting=room_of(config))
     if given.role == "sampler":
         run_sampler(config, workdir, link, index=given.sampler, stop=StopSignal(), units=units) or stops.note()
     else:

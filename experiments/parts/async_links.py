@@ -7,7 +7,7 @@ from typing import NamedTuple
 from rl_jax.flow import Folder, Link
 from rl_jax.flow.flight import FlightTrainer
 from rl_jax.flow.flight_sampler import FlightSampler
-from rl_jax.flow.local import KEEP
+from rl_jax.flow.local import KEEP, MAX_WAITING
 from rl_jax.flow.requests import RequestServer
 
 ROLES = ("both", "trainer", "sampler")
@@ -55,7 +55,13 @@ NONE = Secrets()
 
 
 def make_link(
-    role: str, workdir: pathlib.Path, address: str, secrets: Secrets = NONE, *, keep: int = KEEP
+    role: str,
+    workdir: pathlib.Path,
+    address: str,
+    secrets: Secrets = NONE,
+    *,
+    keep: int = KEEP,
+    max_waiting: int = MAX_WAITING,
 ) -> Link | None:
     """The link of a role.
 
@@ -66,6 +72,7 @@ def make_link(
         or through a tunnel; "grpc+tls://HOST:PORT" is the network with encryption.
       secrets: of a link over the network.
       keep: versions of the weights that stay readable.
+      max_waiting: groups that may wait; a batch is taken as a whole, so it must have room.
 
     Returns:
       The link; None for "both".
@@ -84,13 +91,18 @@ def make_link(
                 "--link_secrets: a link that is a folder has none, its rights decide; leave it out or give "
                 "--link=grpc://..."
             )
-        link = Folder(address or workdir / LINK, role=role, keep=keep)
+        link = Folder(address or workdir / LINK, role=role, keep=keep, max_waiting=max_waiting)
         return _begun(link) if role == "trainer" else link
     _check_secrets(role, address, secrets)
     if role == "sampler":
         return FlightSampler(address, token=secrets.token, tls_root=secrets.certificate)
-    place = place_of("--link", address, secrets)
-    return _begun(FlightTrainer(workdir / LINK, token=secrets.token, keep=keep, **place))
+    options = dict(token=secrets.token, keep=keep, max_waiting=max_waiting, **place_of("--link", address, secrets))
+    return _begun(FlightTrainer(workdir / LINK, **options))
+
+
+def room_of(config) -> int:
+    """Groups that may wait in the link of a run: two batches fit, however large. A trainer takes a whole one."""
+    return max(MAX_WAITING, 2 * config.sample.prompts_per_step)
 
 
 def make_server(address: str, secrets: Secrets, check: Callable) -> RequestServer:

@@ -13,7 +13,7 @@ import pytest
 from configs import grpo_async as async_config
 from configs.control import asynchronous as control_config
 from experiments import grpo_async
-from experiments.parts import async_beats, async_groups, async_roles, control_learner, control_roles
+from experiments.parts import async_beats, async_groups, async_links, async_roles, control_learner, control_roles
 from experiments.parts.async_beats import Ended, Waiting
 from experiments.parts.async_groups import GroupRows
 from experiments.parts.async_links import Secrets, make_link, make_server
@@ -292,6 +292,36 @@ TOKEN = Secrets("t" * 16)
 def test_links_that_cannot_be(tmp_path, role, address, secrets, words):
     with pytest.raises(ValueError, match=words):
         make_link(role, tmp_path, address, secrets)
+
+
+@pytest.mark.parametrize("address", ["", "grpc://127.0.0.1:0"])
+def test_a_batch_of_any_size_fits_into_the_link(tmp_path, monkeypatch, address):
+    """Else the sampler would wait for room, and the trainer for the rest of the batch. Here 2 in the place of 4096."""
+    monkeypatch.setattr(async_links, "MAX_WAITING", 2)
+    monkeypatch.setattr("rl_jax.flow.flight.LINGER_S", 0.0)
+    setup, secrets = setup_of(), TOKEN if address else Secrets()
+    setup.config.sample.prompts_per_step = 5
+    options = dict(max_waiting=async_links.room_of(setup.config))
+    trainer = make_link("trainer", tmp_path, address, secrets, **options)
+    sampler = make_link("sampler", tmp_path, getattr(trainer, "address", ""), secrets, **options)
+    groups = [pack(GroupRows(number, {"id": "a"}, 0), number, {}) for number in range(11)]
+    trainer.resume(0)
+    assert sampler.put(groups[:5]) and sampler.put(groups[:10]) and not sampler.put(groups)
+    assert len(trainer.take(5)) == 5
+    sampler.close()
+    trainer.close()
+
+
+def test_the_program_gives_its_links_that_room(tmp_path, monkeypatch):
+    config, given = setup_of().config, dict(replay=None, link="", link_secrets=None, units="", sampler=0, unit=0)
+    config.sample.prompts_per_step = 5000
+    flags = types.SimpleNamespace(FLAGS=types.SimpleNamespace(role="trainer", **given))
+    monkeypatch.setattr(grpo_async, "absl_flags", flags)
+    made = []
+    monkeypatch.setattr(grpo_async, "make_link", lambda *args, **options: made.append(options))
+    monkeypatch.setattr(grpo_async, "run", lambda *args, **options: None)
+    grpo_async.main(config, tmp_path)
+    assert made == [{"max_waiting": 10_000}]
 
 
 def test_a_link_with_tls(tmp_path):
