@@ -13,6 +13,11 @@
 Every call carries the token. The server listens on the loopback device unless it is told otherwise; on any other
 address it wants TLS, or to be told that the network is trusted. Samplers reach only what is listed: nobody can act as
 a trainer over the network.
+
+Limits on sizes hold against mistakes and not against strangers. gRPC reads a message as a whole before the token and
+the limit are looked at, so whoever reaches the port can fill this process's memory, also without a token and with TLS:
+let a firewall or a tunnel decide who reaches it. (FlightServerBase also takes verify_client and root_certificates, for
+clients with certificates of their own; nothing here sets them.)
 """
 
 import contextlib
@@ -65,7 +70,7 @@ class FlightTrainer:
       trusted_network: without TLS on an address that is not the loopback device.
       max_waiting: groups that may wait; more are refused until some are taken.
       keep: versions of the weights that stay readable, in memory; they are in the folder too, for the next trainer.
-      max_group: bytes of one group.
+      max_group: bytes of one group; against mistakes only (see the module).
 
     Attributes:
       address: "grpc://127.0.0.1:4000", what samplers connect to.

@@ -38,7 +38,7 @@ class StorageUnit:
       tls: (certificate, private key) in PEM; None is no encryption.
       trusted_network: without TLS on an address that is not the loopback device.
       max_rows: rows at once; more are refused until some are forgotten.
-      max_put: bytes of one put.
+      max_put: bytes of one put; against mistakes, not against strangers, as in `flight`.
 
     Attributes:
       address: "grpc://127.0.0.1:4001".
