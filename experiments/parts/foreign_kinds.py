@@ -251,6 +251,7 @@ def replay(stage: Stage, judged: Judged, wanted: np.ndarray, *, size: int = 8) -
             log_probs=[row["log_probs"] for row in rows],
             **stage.ends,
         )
+        rollout = stage.stopped(rollout)  # an answer that ended at a stop string has no EOS
         result = RewardResult(np.array([row["reward"] for row in rows], np.float32), {}, 0, 0, None)
         repeated = [record for record in records for _ in range(size)]
         found = Candidates(Judged(rollout, repeated, [row["text"] for row in rows], result), usable)

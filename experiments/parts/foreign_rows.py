@@ -10,7 +10,8 @@ steps). What every entry may say:
     at_most, above       for groups in which at most this many rows have a reward above `above`; G: for every group
     share                for this share of these groups, drawn at random
     warmup_steps         not in the first steps
-    count, replace       how many rows of the group they replace, and which: "worst", "last" or "group" (all of them)
+    count, replace       how many rows of the group they replace, and which: "worst", "last" or "group": all of them, if
+                         there is a candidate for each, or all that the kind makes; else the group stays
     only_right           whether candidates that are wrong are left out
     rest                 "drop": no loss on the other rows of the group. "keep": they stay
     behavior             behaviour log-probs: "own", those of the policy before the updates, so that behaviour weights
@@ -217,9 +218,12 @@ def put_candidates(
         places = foreign_rows.slots(
             judged.result.rewards[own], judged.rollout.foreign[own], count=rule.count, replace=rule.replace
         )
-        chosen = (
-            np.arange(each) if rule.replace == "group" else foreign_rows.best(rewards[group], usable[group], rule.count)
-        )
+        if rule.replace == "group":  # rows that are compared with each other: all of them or none
+            chosen = np.flatnonzero(usable[group])
+            if len(chosen) < min(each, len(places)):
+                continue
+        else:
+            chosen = foreign_rows.best(rewards[group], usable[group], rule.count)
         count = min(len(places), len(chosen))
         targets += (first + places[:count]).tolist()
         sources += (group * each + chosen[:count]).tolist()

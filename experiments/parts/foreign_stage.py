@@ -133,10 +133,13 @@ class Stage(NamedTuple):
         self.clock.lap("rollout_s", rollout)
         own, size = self.own_prompts, self.group_size
         places = (own[:, None] * size + np.arange(size)).ravel()
-        rollout, tokenizer = processes.own_rows(self.setup.mesh, rollout), self.setup.task.tokenizer
-        stop_strings = self.setup.config.rollout.stop_strings
-        rollout = cut_at_stops(rollout, whole_text(tokenizer), stop_strings, pad_id=tokenizer.pad_id)
+        rollout = self.stopped(processes.own_rows(self.setup.mesh, rollout))
         return distributed.gather_rows(rollout, places, self.num_groups * size)
+
+    def stopped(self, rollout: Rollout) -> Rollout:
+        """The rollout, whose rows end, finished, after the first of config.rollout.stop_strings."""
+        tokenizer, stop_strings = self.setup.task.tokenizer, self.setup.config.rollout.stop_strings
+        return cut_at_stops(rollout, whole_text(tokenizer), stop_strings, pad_id=tokenizer.pad_id)
 
     def judge(self, rollout: Rollout, records: Sequence[dict]) -> Judged:
         """Judges K rows of each group as answers to the group's record. rollout: N * K rows; records: N."""

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import types
 
 import jax
 import jax.numpy as jnp
@@ -12,11 +13,15 @@ from experiments import grpo
 from experiments.parts import foreign_kinds, foreign_rows, policy
 from experiments.parts.check_config import check
 from experiments.parts.clock import Clock
-from experiments.parts.foreign_stage import rephrased
+from experiments.parts.foreign_rule import Rule
+from experiments.parts.foreign_stage import Candidates, Stage, rephrased
+from experiments.parts.judging import Judged
 from experiments.parts.rewards import make_rewards
 from experiments.parts.sample_groups import Collector
 from experiments.parts.setup import make_setup
+from rl_jax.core.types import TokenBatch
 from rl_jax.credit import CreditRule, rule
+from rl_jax.rewards.pool import RewardResult
 from rl_jax.selection import foreign_rows as rows_of
 from tests.experiments import small
 from tests.experiments.shared_programs import share_programs, sharing  # noqa: F401  fixtures
@@ -242,6 +247,61 @@ def test_replay_brings_back_own_right_answers_with_their_log_probs(step):
     mask = found.judged.rollout.completion_mask[rows]
     np.testing.assert_array_equal(found.judged.rollout.sampled_log_probs[rows], np.where(mask, np.float32(-0.25), 0))
     assert {len(entry["successes"]) for entry in again.answers.state().values()} == {1, 2}
+
+
+def replayed(texts, kept, *, size=2, stops=(), length=4):
+    """(a group of these rows, what `replay` finds for it in a memory of such answers); a character is a token."""
+    tokenizer = types.SimpleNamespace(eos_id=1, eos_ids=(1,), pad_id=0, decode=lambda ids: bytes(ids).decode())
+    ids = [[ord(c) if c != "." else 1 for c in text] for text in texts]
+    prompts = TokenBatch(np.full((len(ids), 1), 55, np.int32), *(np.ones((len(ids), 1), np.int32) for _ in range(2)))
+    drawn = [[-1.0] * len(row) for row in ids]
+    rollout = rows_of.lay_out(prompts, ids, length, pad_id=0, eos_ids=(1,), log_probs=drawn)
+    rollout = rollout._replace(foreign=np.zeros(len(ids), bool))
+    result = RewardResult(np.zeros(len(ids), np.float32), {}, 0, 0, None)
+    judged, memory = Judged(rollout, [{"id": "a"}] * len(ids), texts, result), foreign_rows.Memory()
+    for text in kept:
+        row = [ord(c) if c != "." else 1 for c in text]
+        answer = dict(tokens=row, log_probs=[-0.5] * len(row), reward=1.0, text=text)
+        memory.answers.add_success("a", answer, keep=8)
+    config = types.SimpleNamespace(
+        sample=types.SimpleNamespace(group_size=len(ids)), rollout=types.SimpleNamespace(stop_strings=stops)
+    )
+    setup = types.SimpleNamespace(config=config, task=types.SimpleNamespace(tokenizer=tokenizer))
+    stage = Stage(setup, None, None, None, None, None, memory, 0.0, judged, np.zeros(2, int))
+    return judged, foreign_kinds.replay(stage, judged, np.array([True]), size=size)
+
+
+@pytest.mark.parametrize("only_right", [False, True])
+@pytest.mark.parametrize(("kept", "placed"), [(1, 0), (3, 0), (4, 4), (6, 4)])
+def test_a_whole_group_is_replaced_by_usable_candidates_only(kept, placed, only_right):
+    """A blank, a lone EOS in the place of an answer that is not there, is never trained on."""
+    judged, found = replayed(["56."] * 4, [f"8{place}." for place in range(kept)], size=6)
+    entry = Rule(replace="group", behavior="drawn", only_right=only_right)
+    result, rows = foreign_rows.put_candidates(judged, found, entry, 4, 0)
+    assert rows.tolist() == list(range(placed)) and result.rollout.foreign.sum() == placed
+    assert result.completions == ([f"8{kept - 1 - place}." for place in range(4)] if placed else ["56."] * 4)
+    assert (result.result.rewards == (1.0 if placed else 0.0)).all()
+
+
+def test_a_whole_group_of_right_answers_only():
+    """With only_right one wrong candidate keeps the group; without it all are taken, in their order."""
+    judged, _ = replayed(["56."] * 4, [])
+    rewards = np.float32([1, 0, 1, 1])
+    made = judged._replace(result=judged.result._replace(rewards=rewards))
+    found = Candidates(made, np.ones((1, 4), bool), foreign=False)
+    for only_right, wanted in ((True, np.zeros(4)), (False, rewards)):
+        entry = Rule(replace="group", only_right=only_right)
+        result, _ = foreign_rows.put_candidates(judged, found, entry, 4, 0)
+        np.testing.assert_array_equal(result.result.rewards, wanted)
+
+
+def test_a_replayed_answer_that_ended_at_a_stop_string_is_finished():
+    """It has no EOS: without a look at its text it would count as cut off, and be shaped as too long."""
+    judged, found = replayed(["56."], ["12;", "34", "12."], size=3, stops=(";",))
+    rollout = found.judged.rollout
+    assert found.judged.completions == ["12.", "34", "12;"]
+    assert rollout.finished.tolist() == [True, False, True] and rollout.truncated.tolist() == [False, True, False]
+    assert rows_of.sampled_of(rollout) == ([[49, 50, 1], [51, 52], [49, 50, 59]], [[-0.5] * 3, [-0.5] * 2, [-0.5] * 3])
 
 
 def test_foreign_reaches_shaping_advantage_weights_and_loss(step):
