@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 
 from rl_jax.core.binding import needs, supply
-from rl_jax.core.masked import Mean, masked_mean, zero_masked
+from rl_jax.core.masked import Mean, masked_mean, sum_dtype, zero_masked
 from rl_jax.core.types import Metrics, PreferenceBatch, TokenScores
 from rl_jax.losses.preference import compare as comparators
 from rl_jax.losses.preference import links, offsets, prompt_weights, regularizers, scales, score_maps
@@ -97,7 +97,7 @@ def loss(
     mask = mask & jnp.broadcast_to(present[:, :, None], mask.shape)
     log_probs = zero_masked(scores.log_probs.reshape(mask.shape), mask)
     ratios = log_probs - reference_log_probs(batch, objective.reference, mask)
-    lengths = jnp.sum(mask, axis=-1, dtype=log_probs.dtype)
+    lengths = jnp.sum(mask, axis=-1, dtype=sum_dtype(log_probs))
     available = {
         "rewards": jax.lax.stop_gradient(batch.rewards),
         "present": present,
@@ -158,7 +158,8 @@ def sequence_scores(
       float [N, K].
     """
     chex.assert_equal_shape([log_ratios, mask, token_weights])
-    total = jnp.sum(zero_masked(log_ratios * token_weights, mask), axis=-1)
+    weighted = zero_masked(log_ratios * token_weights, mask)
+    total = jnp.sum(weighted, axis=-1, dtype=sum_dtype(weighted))
     if not length_power:
         return total
     lengths = jnp.maximum(jnp.sum(mask, axis=-1, dtype=total.dtype), 1.0)
@@ -178,7 +179,7 @@ def _metrics(scored: tuple, entropy: chex.Array, batch: PreferenceBatch, mask: c
     bad = present & ~good
     if rewards.shape[1] > 2:  # in a pair, position is enough
         bad &= batch.rewards[:, :1] > batch.rewards
-    sums = jnp.sum(log_probs, axis=-1)
+    sums = jnp.sum(log_probs, axis=-1, dtype=sum_dtype(log_probs))
     metrics = {
         "rewards/chosen": masked_mean(rewards, good),
         "rewards/rejected": masked_mean(rewards, bad),

@@ -10,7 +10,7 @@ import chex
 import jax.numpy as jnp
 
 from rl_jax.advantages.recursion import backward_sums, following, lambda_advantages
-from rl_jax.core.masked import last_of, zero_masked
+from rl_jax.core.masked import last_of, sum_dtype, zero_masked
 
 
 def assemble(
@@ -91,8 +91,8 @@ def length_adaptive_gae(
       critic_lam: 1 is an unbiased target for any length.
     """
     _check(token_rewards, values, completion_mask, bootstrap_values)
-    lengths = jnp.sum(completion_mask, axis=1, dtype=values.dtype)
-    lam = 1.0 - 1.0 / jnp.maximum(alpha * lengths, 1.0)
+    lengths = jnp.sum(completion_mask, axis=1, dtype=sum_dtype(values))
+    lam = (1.0 - 1.0 / jnp.maximum(alpha * lengths, 1.0)).astype(values.dtype)
     advantages = _carried_gae(token_rewards, values, completion_mask, bootstrap_values, discount, lam)
     critic_lam = jnp.full_like(lam, critic_lam)
     target = _carried_gae(token_rewards, values, completion_mask, bootstrap_values, discount, critic_lam)

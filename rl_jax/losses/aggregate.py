@@ -13,11 +13,15 @@ rloo: the loss is then smaller the more rows are empty.
 import chex
 import jax.numpy as jnp
 
-from rl_jax.core.masked import Mean, masked_mean, masked_sum, row_means, zero_masked
+from rl_jax.core.masked import Mean, masked_mean, row_means, sum_dtype, zero_masked
 
 
-def _rows(mask: chex.Array, dtype, count_empty_rows: bool) -> chex.Array:
-    return jnp.sum(jnp.any(mask, axis=1) | count_empty_rows, dtype=dtype)
+def _total(x: chex.Array) -> chex.Array:
+    return jnp.sum(x, dtype=sum_dtype(x))
+
+
+def _rows(per_token: chex.Array, mask: chex.Array, count_empty_rows: bool) -> chex.Array:
+    return jnp.sum(jnp.any(mask, axis=1) | count_empty_rows, dtype=sum_dtype(per_token))
 
 
 def token_mean(per_token: chex.Array, mask: chex.Array) -> Mean:
@@ -40,7 +44,7 @@ def seq_mean_token_mean(per_token: chex.Array, mask: chex.Array, *, count_empty_
       count_empty_rows: whether B' counts rows without a token.
     """
     chex.assert_rank([per_token, mask], 2)
-    return Mean(jnp.sum(row_means(per_token, mask)), _rows(mask, per_token.dtype, count_empty_rows))
+    return Mean(_total(row_means(per_token, mask)), _rows(per_token, mask, count_empty_rows))
 
 
 def seq_mean_token_sum(per_token: chex.Array, mask: chex.Array, *, count_empty_rows: bool = False) -> Mean:
@@ -52,7 +56,7 @@ def seq_mean_token_sum(per_token: chex.Array, mask: chex.Array, *, count_empty_r
       count_empty_rows: whether B' counts rows without a token.
     """
     chex.assert_rank([per_token, mask], 2)
-    return Mean(masked_sum(per_token, mask), _rows(mask, per_token.dtype, count_empty_rows))
+    return Mean(_total(zero_masked(per_token, mask)), _rows(per_token, mask, count_empty_rows))
 
 
 def seq_mean_token_sum_norm(
@@ -67,7 +71,7 @@ def seq_mean_token_sum_norm(
       count_empty_rows: whether B' counts rows without a token.
     """
     chex.assert_rank([per_token, mask], 2)
-    return Mean(masked_sum(per_token, mask) / max_length, _rows(mask, per_token.dtype, count_empty_rows))
+    return Mean(_total(zero_masked(per_token, mask)) / max_length, _rows(per_token, mask, count_empty_rows))
 
 
 def group_token_mean(per_token: chex.Array, mask: chex.Array, *, group_tokens: chex.Array) -> Mean:
@@ -86,13 +90,13 @@ def group_token_mean(per_token: chex.Array, mask: chex.Array, *, group_tokens: c
     chex.assert_rank([per_token, mask], 2)
     chex.assert_shape(group_tokens, mask.shape[:1])
     share = mask / jnp.maximum(group_tokens, 1.0)[:, None]
-    return Mean(jnp.sum(share * zero_masked(per_token, mask)), jnp.sum(share, dtype=per_token.dtype))
+    return Mean(_total(share * zero_masked(per_token, mask)), jnp.sum(share, dtype=sum_dtype(per_token)))
 
 
-def _one(mask: chex.Array, batch_rows: chex.Array, dtype) -> chex.Array:
+def _one(per_token: chex.Array, mask: chex.Array, batch_rows: chex.Array) -> chex.Array:
     """This part's share of the rows of an update. The shares of all parts add up to 1: the final division is by 1."""
     chex.assert_shape(batch_rows, mask.shape[:1])
-    return jnp.sum(jnp.any(mask, axis=1) / jnp.maximum(batch_rows, 1.0), dtype=dtype)
+    return jnp.sum(jnp.any(mask, axis=1) / jnp.maximum(batch_rows, 1.0), dtype=sum_dtype(per_token))
 
 
 def token_sum(per_token: chex.Array, mask: chex.Array, *, batch_rows: chex.Array) -> Mean:
@@ -105,7 +109,7 @@ def token_sum(per_token: chex.Array, mask: chex.Array, *, batch_rows: chex.Array
         share of these rows.
     """
     chex.assert_rank([per_token, mask], 2)
-    return Mean(masked_sum(per_token, mask), _one(mask, batch_rows, per_token.dtype))
+    return Mean(_total(zero_masked(per_token, mask)), _one(per_token, mask, batch_rows))
 
 
 def only_token_mean(per_token: chex.Array, mask: chex.Array, *, batch_rows: chex.Array) -> Mean:
@@ -121,4 +125,4 @@ def only_token_mean(per_token: chex.Array, mask: chex.Array, *, batch_rows: chex
       batch_rows: float [B], as in `token_sum`.
     """
     chex.assert_rank([per_token, mask], 2)
-    return Mean(jnp.sum(row_means(per_token, mask)), _one(mask, batch_rows, per_token.dtype))
+    return Mean(_total(row_means(per_token, mask)), _one(per_token, mask, batch_rows))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
@@ -170,6 +171,17 @@ def equal_lengths_weigh_all_tokens_the_same(case: AggregateCase) -> None:
 
 
 @law
+def half_precision_loses_no_token(case: AggregateCase) -> None:
+    """Of 64 x 513 tokens in bfloat16, value and gradient are those in float32: numbers of tokens are not rounded."""
+    mask = np.ones((64, 513), bool)
+    value, coefficients = _value_and_gradient(case, np.ones(mask.shape, np.float32), mask)
+    half, of_half = _value_and_gradient(case, jnp.ones(mask.shape, jnp.bfloat16), mask)
+    says = "per_token, in bfloat16: another {} than in float32; count and sum in float32 at least (masked.sum_dtype)"
+    np.testing.assert_allclose(float(half), value, rtol=1e-2, err_msg=says.format("value"))
+    np.testing.assert_allclose(np.float32(of_half), coefficients, rtol=1e-2, err_msg=says.format("gradient"))
+
+
+@law
 def several_devices_are_one(case: AggregateCase) -> None:
     """Rows split over all devices give the value and gradient of one. With a single device there is nothing to do."""
     devices = jax.devices()
@@ -195,6 +207,7 @@ LAWS = {
         order_of_the_rows_changes_nothing,
         micro_batches_add_up,
         equal_lengths_weigh_all_tokens_the_same,
+        half_precision_loses_no_token,
         several_devices_are_one,
     )
 }

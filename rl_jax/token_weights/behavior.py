@@ -16,7 +16,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from rl_jax.core.masked import Mean, masked_mean, masked_sum, row_means, zero_masked
+from rl_jax.core.masked import masked_mean, masked_sum, row_means, zero_masked
 
 
 def behavior_gap(mask: chex.Array, log_probs: chex.Array, behavior_log_probs: chex.Array) -> chex.Array:
@@ -54,9 +54,10 @@ def pool_log_weight(gap: chex.Array, mask: chex.Array, level: str) -> chex.Array
 def _divide_by_mean(weight: chex.Array, mask: chex.Array, level: str) -> chex.Array:
     """The weights over their mean: over tokens, or over rows if a row has one weight; 0 stays 0."""
     if level == "token":
-        mean = masked_mean(weight, mask).value()
+        mean = masked_mean(weight, mask)
     else:
-        mean = Mean(jnp.sum(row_means(weight, mask)), jnp.sum(jnp.any(mask, axis=1), dtype=weight.dtype)).value()
+        mean = masked_mean(row_means(weight, mask), jnp.any(mask, axis=1))
+    mean = mean.value().astype(weight.dtype)
     return weight / jnp.where(mean > 0, mean, 1.0)
 
 

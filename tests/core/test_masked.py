@@ -87,6 +87,23 @@ def test_means_add_up_before_they_are_divided():
     assert abs(mean_of_means - whole.value()) > 1e-3  # the mistake that Mean exists to prevent is visible here
 
 
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_half_precision_is_summed_and_counted_in_float32(dtype):
+    """A mask summed in bfloat16 counts 8704 of these 32832, and float16 has no 131328."""
+    for rows in (64, 256):
+        x, mask = jnp.ones((rows, 513), dtype), np.ones((rows, 513), bool)
+        found = masked.masked_mean(x, mask)
+        assert (found.total, found.count) == (rows * 513, rows * 513) and found.count.dtype == jnp.float32
+    value, slopes = jax.value_and_grad(lambda x: masked.masked_mean(x[:64], mask[:64]).value())(x)
+    assert value == 1 and slopes.dtype == dtype
+    np.testing.assert_allclose(jnp.sum(slopes, dtype=jnp.float32), 1.0, rtol=4e-3)
+    x = x.at[::2].set(3)
+    np.testing.assert_allclose(masked.masked_var(x, mask, ddof=0), 1.0)
+    whitened = masked.masked_whiten(x, mask, ddof=0, eps=0.0)
+    assert whitened.dtype == dtype
+    np.testing.assert_array_equal(whitened, x - 2)
+
+
 def test_trees_of_statistics_merge_entry_by_entry():
     left = {"mean": masked.Mean(1.0, 2.0), "max": masked.Max(jnp.float32(3.0))}
     right = {"mean": masked.Mean(4.0, 6.0), "max": masked.Max(jnp.float32(-1.0))}

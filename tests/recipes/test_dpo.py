@@ -9,7 +9,7 @@ import pytest
 
 from rl_jax import dpo
 from rl_jax.core.masked import merge
-from rl_jax.core.types import TokenScores
+from rl_jax.core.types import PreferenceBatch, TokenScores
 from rl_jax.dpo import Objective
 from rl_jax.losses.preference import compare, links, offsets, prompt_weights, regularizers, scales, score_maps
 from tests.losses.preference.cases import EVERY, METHODS, B, compiled, make_batch, run, run64
@@ -269,6 +269,17 @@ def test_metrics():
     np.testing.assert_allclose(metrics["log_probs/chosen"].value(), sums[desirable].mean(), rtol=1e-5)
     np.testing.assert_allclose(metrics["log_probs/rejected"].value(), sums[~desirable].mean(), rtol=1e-5)
     assert "rewards/margin" not in metrics
+
+
+def test_sums_of_half_precision_are_of_float32():
+    """257 tokens of -1: bfloat16 has no 257, neither as a length nor as a sum."""
+    mask, ones = np.ones((1, 2, 257), bool), jnp.ones((1, 2, 257), jnp.bfloat16)
+    np.testing.assert_array_equal(dpo.sequence_scores(-ones, mask, ones, 0.0), [[-257.0, -257.0]])
+    np.testing.assert_array_equal(dpo.sequence_scores(-ones, mask, ones, 1.0), [[-1.0, -1.0]])
+    batch = PreferenceBatch(None, mask, mask[..., 0], np.float32([[1, 0]]))
+    objective = Objective(reference={}, beta=1.0)
+    metrics = dpo.loss(TokenScores(-ones[0], ones[0]), batch, objective)[1]
+    assert metrics["log_probs/chosen"].value() == -257.0 == metrics["rewards/rejected"].value()
 
 
 def test_the_metrics_leave_out_the_offset():

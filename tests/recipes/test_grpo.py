@@ -49,6 +49,27 @@ def _loss(log_probs, batch, objective, entropy=None):
     return mean.value()
 
 
+@pytest.mark.parametrize("mode", [aggregate.token_mean, aggregate.seq_mean_token_mean])
+def test_log_probs_in_half_precision(mode):
+    """64 rows of 513 tokens: a mask that bfloat16 counts is four times too small."""
+    batch = ragged_batch(rows=64, length=513)
+    objective = grpo.Objective(surrogate=SURROGATE, kl_coef=0.1, aggregate=mode)
+
+    @jax.jit
+    def run(log_probs, batch):
+        def value(x):
+            mean, metrics = grpo.loss(TokenScores(x, -x), batch, objective)
+            return mean.value(), metrics
+
+        (loss, metrics), slopes = jax.value_and_grad(value, has_aux=True)(log_probs)
+        slope = jnp.sum(jnp.abs(slopes), dtype=jnp.float32)
+        return loss, metrics["entropy"].value(), metrics["ratio/mean"].value(), slope
+
+    full = batch.log_probs, _policy_batch(batch._replace(mask=np.ones_like(batch.mask)))
+    halved = jax.tree.map(lambda x: x if x.dtype == bool else jnp.asarray(x, jnp.bfloat16), full)
+    np.testing.assert_allclose(run(*halved), run(*full), rtol=0.02, atol=0.005)
+
+
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("kl_coef", [0.0, 0.04, 1.0])
 def test_matches_the_double_sum_of_the_paper(seed, kl_coef):
