@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from rl_jax.core.masked import Mean, masked_mean, masked_sum
+from rl_jax.losses.policy.clipped import finite_exp
 
 MASKINGS = ("count", "uniform", "all")
 LEAST = 1e-3  # smallest share of masked positions of "uniform": its weight is 1 / share
@@ -111,7 +112,7 @@ def elbo_ratio(
       (loss, metrics), N rows.
     """
     gaps, advantages = _gaps(terms, old_terms, advantages)
-    ratio = jnp.exp(jnp.mean(gaps, axis=1, keepdims=True))
+    ratio = finite_exp(jnp.mean(gaps, axis=1, keepdims=True), advantages >= 0)
     clipped = jnp.clip(ratio, 1.0 - clip_low, 1.0 + clip_high)
     losses = jnp.maximum(-advantages * ratio, -advantages * clipped)
     rows = jnp.ones_like(losses, bool)
@@ -181,7 +182,8 @@ def clipped_bound(
     """
     gaps, advantages = _gaps(terms, old_terms, advantages)
     good = advantages > 0
-    ratio = jnp.where(good, 1.0 + gaps, jnp.exp(jnp.where(good, 0.0, gaps)))
+    bounded = jnp.broadcast_to((advantages >= 0) | (dual_clip < jnp.inf), gaps.shape)
+    ratio = jnp.where(good, 1.0 + gaps, finite_exp(gaps, bounded))
     clipped = jnp.clip(ratio, 1.0 - clip_low, 1.0 + clip_high)
     losses = jnp.maximum(-advantages * ratio, -advantages * clipped)
     far = (advantages < 0) & (ratio > dual_clip)

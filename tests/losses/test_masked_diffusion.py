@@ -159,10 +159,34 @@ def test_what_the_bound_reports_is_data():
     np.testing.assert_array_equal(slopes, 0.0)
 
 
-def test_a_row_without_an_advantage_may_have_gone_anywhere():
-    arrays = np.float32([[200.0, 0.0]]), np.zeros((1, 2), np.float32), np.zeros(1, np.float32)
-    np.testing.assert_array_equal(bound(*arrays).value(), 0.0)
-    np.testing.assert_array_equal(slope(bound)(*arrays)[0], 0.0)
+OBJECTIVES = {
+    "elbo_ratio": lambda *x: ours.elbo_ratio(*x, clip_low=0.2, clip_high=0.2)[0],
+    "linear_bound": lambda *x: ours.linear_bound(*x)[0],
+    "clipped_bound": lambda *x: ours.clipped_bound(*x)[0],
+}
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_a_row_may_have_gone_anywhere_that_does_not_count(name):
+    """Gaps beyond the range of exp: without an advantage there is no loss, and what a clip holds has no gradient."""
+    fn = OBJECTIVES[name]
+    for gaps in ([[200.0, 0.0]], [[400.0, 300.0]], [[89.0, 89.0]]):
+        arrays = np.float32(gaps), np.zeros((1, 2), np.float32), np.zeros(1, np.float32)
+        np.testing.assert_array_equal(fn(*arrays).value(), 0.0)
+        np.testing.assert_array_equal(slope(fn)(*arrays)[0], 0.0)
+    far = np.float32([[400.0, 300.0]]), np.zeros((1, 2), np.float32)
+    good, bad = np.ones(1, np.float32), -np.ones(1, np.float32)
+    wanted = {"elbo_ratio": (-1.2, np.inf), "linear_bound": (-351.0, np.inf), "clipped_bound": (-1.2, 3.0)}[name]
+    np.testing.assert_allclose([fn(*far, a).value() for a in (good, bad)], wanted, rtol=1e-6)
+    np.testing.assert_array_equal(slope(fn)(*far, good)[0], -0.5 if name == "linear_bound" else 0.0)
+    np.testing.assert_array_equal(slope(fn)(*far, bad)[0], 0.0 if name == "clipped_bound" else np.inf)
+
+
+def test_without_a_dual_clip_an_infinite_ratio_is_seen():
+    arrays = np.float32([[400.0]]), np.zeros((1, 1), np.float32)
+    fn = jax.jit(functools.partial(ours.clipped_bound, dual_clip=math.inf))
+    assert fn(*arrays, -np.ones(1, np.float32))[0].value() == np.inf
+    assert fn(*arrays, np.zeros(1, np.float32))[0].value() == 0
 
 
 def test_on_policy_the_bound_has_the_value_and_the_gradient_of_the_objective():
