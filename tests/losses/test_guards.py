@@ -1,6 +1,7 @@
 """Guards, defaults and ends of ranges of the objectives: what an empty batch, a tiny number or a gradient shows."""
 
 import functools
+import inspect
 
 import jax
 import jax.numpy as jnp
@@ -9,9 +10,12 @@ import pytest
 
 from rl_jax import credit
 from rl_jax.advantages import tokens as token_advantages
+from rl_jax.core import binding
 from rl_jax.core.masked import Mean
 from rl_jax.core.trackers import Moments
 from rl_jax.core.types import Rollout
+from rl_jax.losses import policy
+from rl_jax.losses.policy import bands, hinged, mixed, stale, turns
 from rl_jax.losses.policy.clipped import ppo_clip
 from rl_jax.losses.policy.gates import dppo_kl_gate
 from rl_jax.losses.policy.sequence import gmpo
@@ -88,6 +92,48 @@ def test_dppo_masks_from_a_ratio_of_one_on():
         gate = functools.partial(dppo_kl_gate, jnp.array([[ratio]]), **bounds)
         assert gate(jnp.array([[sign]])) == 0
         assert gate(jnp.array([[-sign]])) == pytest.approx(ratio)
+
+
+SURROGATES = {
+    name: fn
+    for module in (policy, bands, hinged, mixed, stale, turns)
+    for name, fn in binding.public_functions(module).items()
+    if list(inspect.signature(fn).parameters)[:2] == ["log_probs", "old_log_probs"]
+}
+
+
+@pytest.mark.parametrize("old", [-30.0, -101.0, -1001.0])
+@pytest.mark.parametrize("name", SURROGATES)
+def test_without_an_advantage_a_ratio_beyond_float32_is_no_nan(name, old):
+    """One row with A = 0 whose ratios, or whose product of them, overflow; the other is on-policy."""
+    log_probs, mask = jnp.full((2, 4), -1.0), jnp.ones((2, 4), bool)
+    old_log_probs = jnp.stack([jnp.full(4, old), log_probs[1]])
+    advantages = jnp.stack([jnp.zeros(4), jnp.ones(4)])
+    level = {"level": "product"} if name == "gated" else {}
+    known = {
+        "behavior_log_probs": old_log_probs,
+        "selected": mask,
+        "lags": jnp.full((2, 4), 3),
+        "turns": jnp.tile(jnp.arange(4) // 2, (2, 1)),
+        "foreign": jnp.zeros(2, bool),
+        "gate": "importance_sampling_gate",
+    }
+    fn = binding.supply(functools.partial(SURROGATES[name], **level), known)
+    losses, slopes = jax.value_and_grad(lambda x: fn(x, old_log_probs, advantages, mask).loss.sum())(log_probs)
+    assert np.isfinite(losses) and np.isfinite(slopes).all() and slopes[1].any()
+
+
+@pytest.mark.parametrize("advantage", [1.0, 0.0])
+def test_an_interpolated_policy_far_from_the_sampler_is_no_nan(advantage):
+    """A weight beyond float32, of tokens that the clip holds or that have no advantage."""
+    mask, mu, lags = jnp.ones((1, 2), bool), jnp.full((1, 2), -1001.0), jnp.full((1, 2), 3)
+
+    def loss(log_probs):
+        return stale.interpolated(
+            log_probs, mu, jnp.full((1, 2), advantage), mask, behavior_log_probs=mu, lags=lags
+        ).loss.sum()
+
+    np.testing.assert_array_equal(jax.grad(loss)(jnp.full((1, 2), -1.0)), 0.0)
 
 
 def test_the_row_of_gmpo_is_finite_where_its_clip_holds_it():

@@ -113,5 +113,5 @@ def kl_cov(
     log_ratios = log_ratio(log_probs, old_log_probs, mask)
     # The gradient of |x| at 0 is 1 in jax and 0 in torch; with jax's, coef would push every selected token on-policy.
     distance = jnp.where(log_ratios == 0, 0.0, jnp.abs(log_ratios))
-    loss = -advantages * jnp.exp(log_ratios) + jnp.where(selected, coef * distance, 0.0)
+    loss = -advantages * finite_exp(log_ratios, advantages == 0) + jnp.where(selected, coef * distance, 0.0)
     return _unclipped(loss, log_ratios, mask)

@@ -16,7 +16,7 @@ from rl_jax.core.binding import bind
 from rl_jax.core.masked import zero_masked
 from rl_jax.losses import policy
 from rl_jax.losses.policy.base import Surrogate, assert_tokens, log_ratio
-from rl_jax.losses.policy.clipped import clipped_surrogate
+from rl_jax.losses.policy.clipped import clipped_surrogate, finite_exp
 from rl_jax.losses.policy.weighted import detached
 from rl_jax.token_weights import rejection
 
@@ -75,14 +75,15 @@ def interpolated(
     gap = jax.lax.stop_gradient(log_ratio(log_probs, behavior_log_probs, mask))
     moved = proximal_share(lags) * gap  # log prox - log mu
     proximal = zero_masked(behavior_log_probs, mask) + moved
-    weight = jnp.exp(moved)
+    weight = finite_exp(moved, mask)  # an infinite one would make the gradient of a clipped token 0 * inf = nan
     weight = jnp.where(weight <= cap, weight, 0.0)
     out = clipped_surrogate(log_probs, proximal, advantages, mask, clip_low=clip_low, clip_high=clip_high)
     return out._replace(loss=weight * out.loss)
 
 
 def _without(dropped: chex.Array, log_ratios: chex.Array, advantages: chex.Array) -> chex.Array:
-    """-A r, and 0 where `dropped`. exp sees no dropped ratio: one beyond float32 would make the gradient nan."""
+    """-A r, and 0 where `dropped` or A = 0. exp sees no such ratio: one beyond float32 would make the gradient nan."""
+    dropped |= advantages == 0
     return jnp.where(dropped, 0.0, -advantages) * jnp.exp(jnp.where(dropped, 0.0, log_ratios))
 
 

@@ -15,6 +15,7 @@ from rl_jax.core.binding import bind, supply
 from rl_jax.core.masked import masked_sum, zero_masked
 from rl_jax.losses.policy import gates
 from rl_jax.losses.policy.base import Surrogate, assert_tokens, log_ratio, row_mean
+from rl_jax.losses.policy.clipped import finite_exp
 
 
 def detached(log_ratios: chex.Array, advantages: chex.Array, mask: chex.Array) -> tuple[chex.Array, chex.Array]:
@@ -49,7 +50,8 @@ def weighted_surrogate(
       low: bool [B, T]. Tokens whose lower bound is active.
       high: bool [B, T]. Tokens whose upper bound is active.
     """
-    push = jax.lax.stop_gradient(zero_masked(weight * advantages, mask))
+    # Without an advantage there is no push, though the weight be an overflowed ratio: 0 * inf is nan.
+    push = jax.lax.stop_gradient(zero_masked(weight * advantages, mask & (advantages != 0)))
     return Surrogate(
         loss=-push * zero_masked(log_probs, mask), ratio=ratio, clipped_low=mask & low, clipped_high=mask & high
     )
@@ -92,7 +94,8 @@ def importance_sampling(
     log_ratios = log_ratio(log_probs, old_log_probs, mask)
     ratio, advantages = detached(log_ratios, advantages, mask)
     never = jnp.zeros_like(mask)
-    return Surrogate(-advantages * jnp.exp(log_ratios), ratio, clipped_low=never, clipped_high=never)
+    loss = -advantages * finite_exp(log_ratios, advantages == 0)
+    return Surrogate(loss, ratio, clipped_low=never, clipped_high=never)
 
 
 def cispo(
