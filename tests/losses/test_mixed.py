@@ -82,6 +82,21 @@ def test_each_row_has_its_own_loss():
     np.testing.assert_array_equal(never.loss, own.loss)
 
 
+def test_a_ratio_that_the_other_surrogate_does_not_look_at_may_overflow():
+    log_probs, advantages, mask = jnp.full((2, 1), -1.0), -jnp.ones((2, 1)), np.ones((2, 1), bool)
+    old, foreign = jnp.asarray([[-100.0], [-1.0]]), np.array([True, False])
+
+    def slopes(**surrogates):
+        fn = functools.partial(mixed_rows, foreign=foreign, **surrogates)
+        return jax.grad(lambda x: fn(x, old, advantages, mask).loss.sum())(log_probs)[:, 0]
+
+    expected = jax.grad(lambda x: probability_shaped(x, old, advantages, mask).loss.sum())(log_probs)[0, 0]
+    np.testing.assert_allclose(slopes(), [expected, 1.0], rtol=1e-6)
+    foreign = ~foreign
+    turned = slopes(own="reinforce", other="importance_sampling")
+    np.testing.assert_allclose(turned, [1.0, 1.0], rtol=1e-6)
+
+
 def test_hpt_is_the_sum_of_sft_and_dr_grpo():
     """arXiv 2509.04419: -1/n sum logp on a demonstration, -1/L sum (R - mean) r on the rows of the other prompts."""
     batch, limit, group = batch_of(4), 20, 4

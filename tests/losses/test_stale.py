@@ -242,6 +242,17 @@ def test_opsm_asks_the_current_policy():
     np.testing.assert_allclose(slope, -np.asarray(advantages) * np.exp(moves) * [[0], [1], [1]], rtol=1e-4)
 
 
+def test_a_row_that_opsm_leaves_alone_may_overflow():
+    """Less likely than its sampler made it, and far likelier than an old policy that numerics or age have moved."""
+    log_probs, mask = jnp.full((2, 1), -1.0), np.ones((2, 1), bool)
+    old, mu = jnp.asarray([[-100.0], [-1.0]]), jnp.asarray([[-0.5], [-1.0]])
+    fn = functools.partial(stale.opsm, behavior_log_probs=mu)
+    out, slope = value_and_slope(fn, log_probs, old, -jnp.ones((2, 1)), mask)
+    np.testing.assert_array_equal(out.loss, [[0.0], [1.0]])
+    np.testing.assert_array_equal(slope, [[0.0], [1.0]])
+    np.testing.assert_array_equal(out.clipped_low, [[True], [False]])
+
+
 MASKED = [stale.m2po, stale.opsm]
 
 

@@ -70,8 +70,12 @@ def mixed_rows(
       Surrogate, row by row that of the one or the other.
     """
     chex.assert_shape(foreign, mask.shape[:1])
-    mine, theirs = (bind(fn, policy)(log_probs, old_log_probs, advantages, mask) for fn in (own, other))
-    return jax.tree.map(lambda x, y: jnp.where(foreign[:, None], y, x), mine, theirs)
+    of_row = jnp.broadcast_to(foreign[:, None], mask.shape)
+
+    def found(fn, rows):  # a row that the other one takes has no advantage here: 0 * inf would be its gradient
+        return bind(fn, policy)(log_probs, old_log_probs, zero_masked(advantages, rows), mask)
+
+    return jax.tree.map(lambda x, y: jnp.where(of_row, y, x), found(own, ~of_row), found(other, of_row))
 
 
 def against_sampler(

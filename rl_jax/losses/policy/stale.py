@@ -204,7 +204,8 @@ def opsm(
     Returns:
       The inner Surrogate. Dropped tokens have a loss of 0 and count as clipped_low.
     """
-    out = bind(surrogate, policy)(log_probs, old_log_probs, advantages, mask)
     arrays = {"log_probs": log_probs, "behavior_log_probs": behavior_log_probs, "advantages": advantages}
     dropped = mask & (rejection.opsm(mask, **arrays, delta=delta) == 0)
+    # Without its advantage, the ratio of a dropped token may overflow: 0 * inf would be its gradient.
+    out = bind(surrogate, policy)(log_probs, old_log_probs, zero_masked(advantages, ~dropped), mask)
     return out._replace(loss=jnp.where(dropped, 0.0, out.loss), clipped_low=out.clipped_low | dropped)
