@@ -99,7 +99,7 @@ def loss(
     ratios = log_probs - reference_log_probs(batch, objective.reference, mask)
     lengths = jnp.sum(mask, axis=-1, dtype=sum_dtype(log_probs))
     available = {
-        "rewards": jax.lax.stop_gradient(batch.rewards),
+        "rewards": jax.lax.stop_gradient(zero_masked(batch.rewards, present)),
         "present": present,
         "lengths": lengths,
         "mask": mask,
@@ -115,7 +115,8 @@ def loss(
     scale = supply(objective.scale, available)(objective.beta)
     mapped = supply(objective.score_map, available)(u)
     implicit = jnp.reshape(scale, (-1, 1)) * mapped
-    s = implicit + supply(objective.offset, available)(present)
+    # An absent response may have an offset of nan, which would make the gradient of the other one nan.
+    s = implicit + zero_masked(supply(objective.offset, available)(present), present)
     compared = supply(objective.compare, available)(s, present, supply(objective.link, available))
     weight = jax.lax.stop_gradient(supply(objective.weight, available)(compared))
     per_prompt = weight * compared

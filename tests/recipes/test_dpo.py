@@ -80,7 +80,10 @@ def test_micro_batches_and_permuted_prompts(name):
 
 @every_method
 def test_absent_responses_are_inert(name):
-    """What stands in their place is not looked at, bit for bit, and a prompt without any is not counted."""
+    """What stands in their place is not looked at, bit for bit, and a prompt without any is not counted.
+
+    nan in the data, too: rewards, and the extras of each response.
+    """
     case = EVERY[name]
     log_probs, batch, more = _batch(name)
     present = batch.present.copy()
@@ -91,7 +94,13 @@ def test_absent_responses_are_inert(name):
     assert (gradient[~present] == 0).all() and np.isfinite(gradient).all()
     changed = log_probs.copy()
     changed[~present] = np.linspace(-9, -1, changed.shape[-1], dtype=np.float32)
-    batch = batch._replace(completion_mask=batch.completion_mask | ~present[:, :, None])
+    by_response = {key: x for key, x in batch.extras.items() if x.shape == present.shape and x.dtype == np.float32}
+    unknown = {key: np.where(present, x, np.float32(np.nan)) for key, x in by_response.items()}
+    batch = batch._replace(
+        completion_mask=batch.completion_mask | ~present[:, :, None],
+        rewards=np.where(present, batch.rewards, np.float32(np.nan)),
+        extras=batch.extras | unknown,
+    )
     again = compiled(name)(changed, batch, more)
     jax.tree.map(np.testing.assert_array_equal, (mean, gradient, metrics), again)
 

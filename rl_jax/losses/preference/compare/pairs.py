@@ -111,7 +111,8 @@ def sorted_pairs(
       float [N].
     """
     chex.assert_equal_shape([scores, present, partners])
-    return pairs(scores - beta * jax.lax.stop_gradient(partners), present, link)
+    partners = jax.lax.stop_gradient(zero_masked(partners, present))
+    return pairs(scores - beta * partners, present, link)
 
 
 def sorted_unpaired(
