@@ -221,7 +221,7 @@ def prime(
         baseline = jnp.repeat(jnp.sum(means, axis=1), group_size) / (group_size - 1)
         centred = source * (group_size / (group_size - 1)) - jnp.broadcast_to(baseline[:, None], mask.shape)
         centred = zero_masked(centred, where)
-        total += backward_sums(centred, jnp.full_like(centred, discount))
+        total += backward_sums(centred, jnp.where(mask, jnp.asarray(discount, centred.dtype), 1.0))
     return masked_whiten(total, mask, ddof=1, eps=1e-8)
 
 

@@ -65,6 +65,16 @@ def outcome(choice, places):
     return np.asarray(assigned.advantages), float(value), np.asarray(gradient), jax.tree.map(float, metrics)
 
 
+@pytest.mark.parametrize("reward_discount, outcome_discount", [(1.0, 0.5), (0.5, 1.0), (0.8, 0.9)])
+def test_prime_discounts_tokens_and_no_holes(reward_discount, outcome_discount):
+    places, (mask, values) = placed(3), arrays()
+    discounts = dict(reward_discount=reward_discount, outcome_discount=outcome_discount)
+    prime = functools.partial(advantages.prime, jnp.asarray(REWARDS), group_size=GROUP, **discounts)
+    short = prime(step_rewards=jnp.asarray(values["new"]), completion_mask=mask)
+    wide = prime(step_rewards=spread(values["new"], places, 77.0), completion_mask=spread(mask, places, False))
+    np.testing.assert_allclose(wide, spread(short, places, 0.0), rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     "choice",
     [
