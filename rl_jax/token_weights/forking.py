@@ -22,7 +22,8 @@ def forking(mask: chex.Array, *, entropy: chex.Array, share: float = 0.2) -> che
     """
     chex.assert_equal_shape([mask, entropy])
     hidden = jnp.where(mask, entropy, -jnp.inf)
-    count = jnp.maximum(jnp.ceil(share * jnp.sum(mask, axis=1)).astype(jnp.int32), 1)
+    number = share * jnp.sum(mask, axis=1) * (1.0 - 1e-6)  # .3 of 50 is 15, though float32 has it a little above
+    count = jnp.maximum(jnp.ceil(number).astype(jnp.int32), 1)
     ordered = jnp.sort(hidden, axis=1)[:, ::-1]
     last = jnp.take_along_axis(ordered, count[:, None] - 1, axis=1)
     return (mask & (hidden >= last)).astype(entropy.dtype)

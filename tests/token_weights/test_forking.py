@@ -33,6 +33,16 @@ def test_the_least_sure_tokens_of_each_row(share):
     np.testing.assert_array_equal(forking(batch.mask, entropy=entropy, share=1.0), batch.mask)
 
 
+def test_a_share_that_comes_to_a_whole_number_is_not_rounded_up():
+    """.3 of 50 is 15.000001 in float32, and that of 5000 more above 1500 yet; but .3 of 51 is 16."""
+    lengths = np.array([50, 51, 90, 100, 1000, 5000])
+    mask = np.arange(5000) < lengths[:, None]
+    entropy = np.broadcast_to(np.arange(5000, dtype=np.float32), mask.shape)
+    fn = jax.jit(lambda share: forking(mask, entropy=entropy, share=share).sum(axis=1))
+    for tenth in range(1, 11):
+        np.testing.assert_array_equal(fn(tenth / 10), -(-tenth * lengths // 10))
+
+
 def test_the_band():
     batch, entropy = case(2)
     kept = np.asarray(forking(batch.mask, entropy=entropy, share=0.5)) > 0
