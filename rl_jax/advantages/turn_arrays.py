@@ -181,8 +181,9 @@ def sums(at: Episodes, values: chex.Array, ids: chex.Array) -> Moments:
 
 
 def held(x: chex.Array, starts: chex.Array) -> chex.Array:
-    """x of the last place on `starts`, from there on."""
-    return backward_sums(x[:, ::-1], jnp.where(starts, 0.0, 1.0)[:, ::-1])[:, ::-1]
+    """x of the last place on `starts`, from there on; 0 before the first. [B, C] of any dtype, bool [B, C]."""
+    last = jax.lax.cummax(jnp.where(starts, jnp.arange(x.shape[1]), -1), axis=1)
+    return jnp.where(last >= 0, jnp.take_along_axis(x, jnp.maximum(last, 0), axis=1), 0)
 
 
 def sums_of_turns(x: chex.Array, on: chex.Array, ends: chex.Array) -> chex.Array:

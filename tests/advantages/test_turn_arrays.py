@@ -103,6 +103,17 @@ def test_states_have_the_same_number_if_owner_and_key_are_the_same():
     assert found.min() >= 0 and found.max() < 40
 
 
+def test_what_was_last_is_held_to_the_bit():
+    """Numbers of states are not rounded: float32 has no 2^24 + 1."""
+    starts = np.bool_([[0, 1, 0, 1, 0], [0] * 5, [1, 0, 0, 0, 1]])
+    numbers = 2**24 + np.arange(1, 16, dtype=np.int32).reshape(3, 5)
+    found = turn_arrays.held(numbers, starts)
+    assert found.dtype == np.int32
+    np.testing.assert_array_equal(found, [[0, *numbers[0, [1, 1, 3, 3]]], [0] * 5, numbers[2, [0, 0, 0, 0, 4]]])
+    slope = jax.grad(lambda x: turn_arrays.held(x, starts).sum())(jnp.full((3, 5), jnp.nan).at[starts].set(1.0))
+    np.testing.assert_array_equal(slope, [[0, 2, 0, 2, 0], [0] * 5, [4, 0, 0, 0, 1]])
+
+
 def test_sums_over_turns_with_holes():
     on = np.array([[1, 0, 1, 1, 0, 1], [0, 0, 0, 0, 0, 0]], bool)
     ends = np.array([[0, 0, 1, 0, 0, 1], [0, 0, 0, 0, 0, 0]], bool)
