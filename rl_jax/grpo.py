@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from rl_jax.core.binding import supply
-from rl_jax.core.masked import Mean, masked_max, masked_mean, zero_masked
+from rl_jax.core.masked import Mean, finite_gradient, masked_max, masked_mean, zero_masked
 from rl_jax.core.types import Metrics, PolicyBatch, TokenScores
 from rl_jax.losses import aggregate as aggregation
 from rl_jax.losses import kl as kl_estimators
@@ -68,10 +68,14 @@ def loss(scores: TokenScores, batch: PolicyBatch, objective: Objective) -> tuple
         "old_log_probs": old_log_probs,
         "entropy": jax.lax.stop_gradient(scores.entropy),
     }
-    surrogate = supply(objective.surrogate, available)(scores.log_probs, old_log_probs, batch.advantages, mask)
+    log_probs, weights = scores.log_probs, batch.token_weights
+    if weights is not None:
+        weights = jax.lax.stop_gradient(zero_masked(weights, mask))
+        log_probs = finite_gradient(log_probs, weights == 0)
+    surrogate = supply(objective.surrogate, available)(log_probs, old_log_probs, batch.advantages, mask)
     per_token = surrogate.loss
-    if batch.token_weights is not None:
-        per_token *= jax.lax.stop_gradient(zero_masked(batch.token_weights, mask))
+    if weights is not None:  # a weight of 0 drops a token, though its loss be infinite
+        per_token = jnp.where(weights == 0, 0.0, weights * per_token)
     if _is_on(objective.kl_coef) or "kl_coefs" in extras:
         if batch.ref_log_probs is None:
             raise ValueError("a KL term (kl_coef, kl_coefs) needs batch.ref_log_probs")

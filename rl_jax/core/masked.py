@@ -86,6 +86,28 @@ def zero_masked(x: chex.Array, mask: chex.Array) -> chex.Array:
     return jnp.where(mask, x, jnp.zeros_like(x))
 
 
+@jax.custom_vjp
+def finite_gradient(x: chex.Array, where: chex.Array) -> chex.Array:
+    """x, whose gradient counts as 0 at the places `where` if it is not finite; reverse mode only.
+
+    For entries of which the result does not depend but through 0 * inf. x: float [...], where: bool [...].
+    """
+    chex.assert_equal_shape([x, where])
+    chex.assert_type(where, bool)
+    return x
+
+
+def _finite_gradient_forward(x, where):
+    return finite_gradient(x, where), where
+
+
+def _finite_gradient_backward(where, gradient):
+    return jnp.where(where & ~jnp.isfinite(gradient), 0.0, gradient), None
+
+
+finite_gradient.defvjp(_finite_gradient_forward, _finite_gradient_backward)
+
+
 def sum_dtype(x: chex.Array):
     """The dtype in which entries of x are summed and counted: that of x, and at least float32.
 

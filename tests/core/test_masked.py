@@ -104,6 +104,17 @@ def test_half_precision_is_summed_and_counted_in_float32(dtype):
     np.testing.assert_array_equal(whitened, x - 2)
 
 
+def test_a_gradient_that_is_not_finite_is_dropped_where_that_is_said():
+    where = np.bool_([True, True, True, False])
+    scale = jnp.asarray([jnp.nan, jnp.inf, 2.0, jnp.inf])
+    x = jnp.arange(4.0)
+    np.testing.assert_array_equal(masked.finite_gradient(x, where), x)
+    slopes = jax.jit(jax.grad(lambda x: jnp.sum(scale * masked.finite_gradient(x, where))))(x)
+    np.testing.assert_array_equal(slopes, [0.0, 0.0, 2.0, np.inf])
+    with pytest.raises(AssertionError):
+        masked.finite_gradient(x, where[:2])
+
+
 def test_trees_of_statistics_merge_entry_by_entry():
     left = {"mean": masked.Mean(1.0, 2.0), "max": masked.Max(jnp.float32(3.0))}
     right = {"mean": masked.Mean(4.0, 6.0), "max": masked.Max(jnp.float32(-1.0))}

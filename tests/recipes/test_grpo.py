@@ -342,6 +342,36 @@ def test_shapes_that_do_not_fit_are_refused():
         rule.token_advantages(_rewards(0), batch.mask, group_size=3)
 
 
+@pytest.mark.parametrize("surrogate", [policy.clipped_surrogate, policy.gspo, policy.product_ratio_clip])
+def test_a_weight_of_zero_drops_a_token_whose_loss_is_infinite(surrogate):
+    """Its ratio, or that of its row, is beyond float32. What is left is the loss without the row; its KL stays."""
+    log_probs, mask = jnp.full((2, 2), -1.0), np.ones((2, 2), bool)
+    old = jnp.asarray([[-200.0, -200.0], [-1.2, -0.9]])
+    weights = jnp.asarray([[0.0, 0.0], [1.0, 2.0]])
+    batch = PolicyBatch(None, mask, -jnp.ones((2, 2)), old, old, log_probs - 0.5, token_weights=weights)
+
+    def run(batch, kl_coef):
+        objective = grpo.Objective(surrogate=surrogate, kl_coef=kl_coef, aggregate=aggregate.token_mean)
+        return jax.value_and_grad(_loss)(log_probs, batch, objective)
+
+    near = batch._replace(old_log_probs=old.at[0].set(-1.0))
+    for kl_coef in (0.0, 0.3):
+        (value, slopes), (expected, expected_slopes) = run(batch, kl_coef), run(near, kl_coef)
+        assert value == expected and slopes[1].all()
+        np.testing.assert_array_equal(slopes, expected_slopes)
+        assert bool(slopes[0].any()) == (kl_coef > 0)
+
+
+def test_a_token_of_weight_zero_has_its_part_in_the_ratio_of_its_row():
+    """GSPO: the loss of the second token has a gradient in the log-prob of the first."""
+    log_probs, old = jnp.full((1, 2), -1.0), jnp.full((1, 2), -1.1)
+    weights = jnp.asarray([[0.0, 1.0]])
+    batch = PolicyBatch(None, np.ones((1, 2), bool), -jnp.ones((1, 2)), old, old, None, token_weights=weights)
+    objective = grpo.Objective(surrogate=policy.gspo, kl_coef=0.0)
+    slopes = jax.grad(_loss)(log_probs, batch, objective)
+    np.testing.assert_allclose(slopes, [[0.25 * np.exp(0.1)] * 2], rtol=1e-5)
+
+
 def test_token_weights_multiply_the_policy_term_and_not_the_regularisers():
     batch = ragged_batch(8)
     weights = np.random.default_rng(0).uniform(0, 2, batch.mask.shape).astype(np.float32)
