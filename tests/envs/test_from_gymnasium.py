@@ -8,6 +8,7 @@ import pytest
 
 from rl_jax import envs
 from rl_jax.envs.adapters import from_gymnasium
+from rl_jax.envs.host_worlds import load_host_env
 from rl_jax.rollout.envs import steps
 
 
@@ -131,3 +132,17 @@ def test_spaces():
         from_gymnasium.space(gymnasium.spaces.Discrete(3, start=1))
     with pytest.raises(ValueError, match="use load_vector"):
         envs.load("gymnasium/CartPole-v1")
+
+
+def test_discrete_observations_are_one_hot_for_vectors_and_actors():
+    env = envs.load_vector("gymnasium/FrozenLake-v1", 2, is_slippery=False)
+    first, (observation, now) = rollout(env, jnp.asarray([1, 2, 1]))  # down, right into a hole, down
+    assert first.shape == (2, 16) and env.observation_space.shape == (16,) and env.observation_space.high.max() == 1
+    np.testing.assert_array_equal(first.argmax(-1), [0, 0])
+    np.testing.assert_array_equal(now.observation[:, 0], np.eye(16)[[4, 5, 4]])
+    np.testing.assert_array_equal(observation[:, 1], np.eye(16)[[4, 0, 4]])
+    single = load_host_env("gymnasium/FrozenLake-v1", is_slippery=False)
+    np.testing.assert_array_equal(single.reset(0), np.eye(16, dtype=np.float32)[0])
+    seen, _, terminated, truncated = single.step(1)
+    np.testing.assert_array_equal(seen, np.eye(16)[4])
+    assert single.observation_space.shape == (16,) and not terminated and not truncated

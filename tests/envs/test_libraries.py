@@ -238,6 +238,14 @@ def test_a_missing_library_names_its_extra(library, monkeypatch):
         importlib.import_module(f"rl_jax.envs.adapters.from_{library}")
 
 
+def test_discrete_observations_of_envpool_are_one_hot():
+    adapter("envpool")
+    with foreign():
+        env = envs.load_vector("envpool/FrozenLake-v1", 2, num_threads=1)
+        first = env.reset(jax.random.key(0))[1]
+    np.testing.assert_array_equal(first, np.eye(16, dtype=np.float32)[[0, 0]])
+
+
 def test_envpool_is_gymnasium_in_threads():
     import gymnasium
 

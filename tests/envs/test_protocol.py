@@ -87,6 +87,15 @@ def test_cartpole_of_gymnax_moves_as_gymnasiums():
             break
 
 
+def test_discrete_observations_of_gymnax_are_one_hot():
+    env = envs.load_vector("gymnax/FrozenLake-misc", 2, fresh_starts=0)
+    assert env.observation_space.shape == (16,) and env.observation_space.high.max() == 1
+    state, first = env.reset(jax.random.key(0))
+    np.testing.assert_array_equal(first, np.eye(16, dtype=np.float32)[[0, 0]])
+    _, _, now = env.step(state, jnp.ones(2, jnp.int32), jax.tree.map(lambda x: x[0], env.ahead(jax.random.key(1), 1)))
+    np.testing.assert_array_equal(now.observation.sum(-1), [1, 1])
+
+
 def test_gymnax_truncates_and_takes_parameters():
     env = envs.load("gymnax/Pendulum-v1", max_steps_in_episode=4)
     _, _, step = walk(envs.vectorize(env, 2), jnp.zeros(9))

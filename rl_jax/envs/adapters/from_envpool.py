@@ -6,7 +6,7 @@ For the consequences of living on the host see rl_jax.envs.adapters.host.
 import numpy as np
 
 from rl_jax.envs.adapters.adapting import check_name, construct
-from rl_jax.envs.adapters.from_gymnasium import space
+from rl_jax.envs.adapters.from_gymnasium import observations, space
 from rl_jax.envs.adapters.host import hosted
 from rl_jax.envs.protocol import Vector
 
@@ -22,7 +22,7 @@ class _Host:
     def __init__(self, name: str, num_envs: int, keywords: dict):
         self.make = lambda **given: envpool.make(name, env_type="gymnasium", num_envs=num_envs, **keywords, **given)
         self.pool = construct(f"envpool/{name}", self.make)
-        self.observation_space = space(self.pool.observation_space)
+        self.observation_space, self.observe = observations(self.pool.observation_space)
         self.action_space = space(self.pool.action_space)
         if len(self.observation_space.shape) > 1:
             raise ValueError(
@@ -33,16 +33,16 @@ class _Host:
     def reset(self, seed: int) -> np.ndarray:
         self.pool = self.make(seed=seed)  # a pool can be seeded only when it is created
         observation, _ = self.pool.reset()
-        return np.array(observation, np.float32)
+        return self.observe(observation)
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, ...]:
         last, reward, terminated, truncated, _ = self.pool.step(actions)
-        last = np.array(last, np.float32)  # copies: the pool's arrays are its own buffers
-        terminated, truncated = np.array(terminated, bool), np.array(truncated, bool)
+        last = self.observe(last)
+        terminated, truncated = np.array(terminated, bool), np.array(truncated, bool)  # its buffers
         observation, over = last, np.flatnonzero(terminated | truncated).astype(np.int32)
         if over.size:
             observation = last.copy()
-            observation[over] = self.pool.reset(over)[0]
+            observation[over] = self.observe(self.pool.reset(over)[0])
         return observation, last, np.array(reward, np.float32), terminated, truncated & ~terminated
 
 

@@ -1,7 +1,8 @@
 """gymnasium's environments in our protocol: stepped on the host, called from the compiled program.
 
 Any environment registered with gymnasium works whose spaces are Discrete from 0 or Box: "CartPole-v1", or
-"my_module:MyEnv-v0", which imports the module first. Actions of a Box are flat here, whatever their shape there.
+"my_module:MyEnv-v0", which imports the module first. Observations that are Discrete there are one-hot vectors here.
+Actions of a Box are flat here, whatever their shape there.
 For the consequences of living on the host see rl_jax.envs.adapters.host.
 """
 
@@ -10,6 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from rl_jax.envs.adapters.adapting import box
 from rl_jax.envs.adapters.host import hosted
 from rl_jax.envs.protocol import Box, Discrete, Vector
 
@@ -43,24 +45,23 @@ class _Host:
     """B gymnasium environments with automatic reset."""
 
     def __init__(self, name: str, num_envs: int, mode: str, keywords: dict):
-        same_step = {"autoreset_mode": gymnasium.vector.AutoresetMode.SAME_STEP}
-        options = {"num_envs": num_envs, "vectorization_mode": mode, "vector_kwargs": same_step}
+        ours = {"autoreset_mode": gymnasium.vector.AutoresetMode.SAME_STEP}
+        options = {"num_envs": num_envs, "vectorization_mode": mode, "vector_kwargs": ours}
         self.envs = _made(gymnasium.make_vec, name, **options, **keywords)
-        self.observation_space = space(self.envs.single_observation_space)
+        self.observation_space, self._observe = observations(self.envs.single_observation_space)
         self.action_space = flat_space(self.envs.single_action_space)
 
     def reset(self, seed: int) -> np.ndarray:
-        observation, _ = self.envs.reset(seed=seed)
-        return np.asarray(observation, np.float32)
+        return self._observe(self.envs.reset(seed=seed)[0])
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, ...]:
         theirs = self.envs.action_space
         actions = np.asarray(actions, theirs.dtype).reshape(theirs.shape)
         observation, reward, terminated, truncated, info = self.envs.step(actions)
-        last = np.array(observation, np.float32)  # a copy: the vector reuses its buffer
+        last = self._observe(observation)
         for i in np.flatnonzero(info.get("_final_obs", ())):
-            last[i] = info["final_obs"][i]
-        results = (np.array(x, np.float32) for x in (observation, last, reward))
+            last[i] = self._observe(info["final_obs"][i])
+        results = self._observe(observation), last, np.array(reward, np.float32)
         return *results, np.array(terminated, bool), np.array(truncated & ~terminated)
 
 
@@ -101,15 +102,30 @@ def flat_space(theirs) -> Discrete | Box:
     return ours if isinstance(ours, Discrete) else Box(ours.low.reshape(-1), ours.high.reshape(-1))
 
 
+def observations(theirs) -> tuple[Box, Callable]:
+    """The Box of our observations, and (theirs, of any leading axes) -> ours, a new float32 array.
+
+    Discrete observations are one-hot vectors. The copy is because their vectors reuse the buffer.
+
+    Raises:
+      ValueError: as `space`.
+    """
+    ours = space(theirs)
+    if isinstance(ours, Box):
+        return ours, lambda observation: np.array(observation, np.float32)
+    return box(0.0, 1.0, (ours.n,)), lambda observation: np.eye(ours.n, dtype=np.float32)[np.asarray(observation)]
+
+
 class _Single:
     """One gymnasium environment as a host_worlds.HostEnv."""
 
     def __init__(self, env):
         self._env = env
-        self.observation_space, self.action_space = space(env.observation_space), flat_space(env.action_space)
+        self.observation_space, self._observe = observations(env.observation_space)
+        self.action_space = flat_space(env.action_space)
 
     def reset(self, seed: int) -> np.ndarray:
-        return np.array(self._env.reset(seed=seed)[0], np.float32)
+        return self._observe(self._env.reset(seed=seed)[0])
 
     def step(self, action) -> tuple[np.ndarray, float, bool, bool]:
         if isinstance(self.action_space, Discrete):
@@ -117,7 +133,7 @@ class _Single:
         else:
             action = np.asarray(action, np.float32).reshape(self._env.action_space.shape)
         observation, reward, terminated, truncated, _ = self._env.step(action)
-        return np.array(observation, np.float32), float(reward), bool(terminated), bool(truncated and not terminated)
+        return self._observe(observation), float(reward), bool(terminated), bool(truncated and not terminated)
 
 
 def make_single(name: str, **keywords) -> _Single:

@@ -3,9 +3,10 @@
 import dataclasses
 
 import chex
+import jax
 import jax.numpy as jnp
-import numpy as np
 
+from rl_jax.envs.adapters.adapting import box
 from rl_jax.envs.protocol import Box, Discrete, Environment, Step
 
 try:
@@ -16,6 +17,8 @@ except ImportError as error:
 
 def make(name: str, **params) -> Environment:
     """gymnax.make(name) without its automatic reset; its time limit is a truncation.
+
+    Observations that are Discrete there are one-hot vectors here.
 
     Args:
       name: registered with gymnax.
@@ -35,8 +38,11 @@ def make(name: str, **params) -> Environment:
         raise ValueError(f"{name} has no parameter {sorted(set(params) - known)}; it has: {', '.join(sorted(known))}")
     settings = settings.replace(**params)
 
+    seen = space(env.observation_space(settings))
+    states = seen.n if isinstance(seen, Discrete) else 0
+
     def observe(observation: chex.Array) -> chex.Array:
-        return jnp.asarray(observation, jnp.float32)
+        return jax.nn.one_hot(observation, states) if states else jnp.asarray(observation, jnp.float32)
 
     def reset(key: chex.PRNGKey):
         observation, state = env.reset_env(key, settings)
@@ -49,7 +55,8 @@ def make(name: str, **params) -> Environment:
         reward = jnp.asarray(reward, jnp.float32).reshape(())
         return state, Step(observe(observation), reward, terminated, truncated)
 
-    return Environment(reset, step, space(env.observation_space(settings)), space(env.action_space(settings)))
+    seen = box(0.0, 1.0, (states,)) if states else seen
+    return Environment(reset, step, seen, space(env.action_space(settings)))
 
 
 def space(theirs) -> Discrete | Box:
@@ -62,5 +69,4 @@ def space(theirs) -> Discrete | Box:
         return Discrete(int(theirs.n))
     if not isinstance(theirs, gymnax.environments.spaces.Box):
         raise ValueError(f"a space of type {type(theirs).__name__}: only Discrete and Box are supported")
-    bounds = (np.broadcast_to(np.asarray(bound, np.float32), theirs.shape) for bound in (theirs.low, theirs.high))
-    return Box(*bounds)
+    return box(theirs.low, theirs.high, theirs.shape)
