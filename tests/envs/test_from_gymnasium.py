@@ -125,6 +125,18 @@ def test_collect_and_evaluate_on_the_host():
     np.testing.assert_array_equal(lengths, [3, 3])
 
 
+def test_async_steps_as_sync_in_processes_that_are_no_forks_of_this_one():
+    hosts = [from_gymnasium._Host("CartPole-v1", 1, mode, {}) for mode in ("sync", "async")]
+    try:
+        assert hosts[1].envs.context == "forkserver"
+        np.testing.assert_array_equal(*[host.reset(0) for host in hosts])
+        for _ in range(12):
+            ours, theirs = [host.step(np.ones(1, np.int32)) for host in hosts]
+            jax.tree.map(np.testing.assert_array_equal, ours, theirs)
+    finally:
+        hosts[1].envs.close()
+
+
 def test_spaces():
     with pytest.raises(ValueError, match="MultiBinary"):
         from_gymnasium.space(gymnasium.spaces.MultiBinary(3))

@@ -46,6 +46,8 @@ class _Host:
 
     def __init__(self, name: str, num_envs: int, mode: str, keywords: dict):
         ours = {"autoreset_mode": gymnasium.vector.AutoresetMode.SAME_STEP}
+        if mode == "async":
+            ours["context"] = "forkserver"  # a fork of this process, whose JAX has threads, may wait for ever
         options = {"num_envs": num_envs, "vectorization_mode": mode, "vector_kwargs": ours}
         self.envs = _made(gymnasium.make_vec, name, **options, **keywords)
         self.observation_space, self._observe = observations(self.envs.single_observation_space)
@@ -71,7 +73,8 @@ def make_vector(name: str, num_envs: int, *, mode: str = "sync", **keywords) -> 
     Args:
       name: registered with gymnasium.
       num_envs: B.
-      mode: "sync" steps them one after the other, "async" in one process each.
+      mode: "sync" steps them one after the other, "async" in one process each; these import the main module anew, so
+        what a script runs must be under `if __name__ == "__main__"`.
       **keywords: of the environment.
 
     Returns:
