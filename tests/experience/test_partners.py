@@ -130,6 +130,8 @@ def test_a_bargain_with_a_partner_and_with_the_script():
     assert env.step("ok").numbers["malformed"] == 1  # nothing is on the table
     assert env.step("12").reward == pytest.approx(0.4)  # the script takes a gain of 2
     start()
+    assert env.step("9" * 5000).numbers["malformed"] == 1  # more digits than int() reads
+    start()
     assert env.step("5").messages[0]["content"] == "18:" and env.step("ok").reward == pytest.approx(0.1)
     rng = random.Random(0)
     for side in "bs":

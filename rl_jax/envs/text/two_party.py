@@ -17,6 +17,10 @@ SCALE = 20.0
 LARGEST = 99
 
 
+def _is_price(said: str) -> bool:
+    return said.isascii() and said.isdigit() and len(said) < 9 and int(said) <= LARGEST
+
+
 class Bargain(World):
     """One side of a bargain. numbers: correct (a deal that pays it), deal, surplus (of the deal, shared or not).
 
@@ -65,7 +69,7 @@ class Bargain(World):
         """A deal, or the other side's answer; a coroutine with a partner."""
         if said == "ok" and self.theirs is not None:
             return self._deal(self.theirs)
-        if not (said.isascii() and said.isdigit() and int(said) <= LARGEST):
+        if not _is_price(said):
             return self.bad()
         self.offer = int(said)
         return self._answered(self._scripted()) if self.partner is None else self._with_partner()
@@ -80,7 +84,7 @@ class Bargain(World):
         """What the other side's words lead to; words that mean nothing leave the table as it is."""
         if theirs == "ok":
             return self._deal(self.offer)
-        if theirs.isascii() and theirs.isdigit() and int(theirs) <= LARGEST:
+        if _is_price(theirs):
             self.theirs = int(theirs)
             return self.answer(f"{self.theirs}:")
         return self.answer("?:")
