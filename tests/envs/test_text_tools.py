@@ -27,6 +27,11 @@ def add(a: int, b: int = 1, note: str | None = None) -> int:
     return a + b
 
 
+def echo(said: str):
+    """What was said."""
+    return said
+
+
 TOOLS = {"add": tool_of(add)}
 
 
@@ -69,6 +74,12 @@ def test_calls_are_answered_in_order():
 def test_a_malformed_call_is_an_observation(call, said):
     found, malformed = answer(call)
     assert malformed and found.startswith("Error: ") and said in found and len(found) <= 4000
+
+
+def test_half_a_surrogate_pair_of_a_call_is_no_part_of_its_answer():
+    for call in ({"name": "add", "arguments": {"\ud800": 1}}, {"name": "echo", "arguments": {"said": "\ud800"}}):
+        (found,) = call_all({**TOOLS, "echo": tool_of(echo)}, f"<tool_call>{json.dumps(call)}</tool_call>")
+        assert "?" in found.text and found.text.encode("utf-8")
 
 
 def test_a_call_without_its_end_and_a_tool_that_raises_are_observations():

@@ -20,6 +20,7 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from rl_jax.data.checks import utf8
 from rl_jax.rewards.sandbox.protocol import SandboxError
 
 MAX_ANSWER = 4000  # characters of one answer
@@ -113,8 +114,9 @@ def has_call(said: str) -> bool:
 
 
 def call_all(tools: Mapping[str, Tool], said: str) -> list[Answer]:
-    """The answers to the calls in a message, in their order."""
-    return [_call(tools, match[1], bool(match[2])) for match in _CALL.finditer(said)]
+    """The answers to the calls in a message, in their order, as texts that UTF-8 has bytes for."""
+    answers = (_call(tools, match[1], bool(match[2])) for match in _CALL.finditer(said))
+    return [answer._replace(text=utf8(answer.text)) for answer in answers]
 
 
 def _call(tools: Mapping[str, Tool], text: str, closed: bool) -> Answer:
