@@ -54,7 +54,9 @@ def test_an_answer_is_followed_by_its_grade_in_a_segment_of_its_own():
     for said in ("s eli", "c4*7"):
         step, like = env.step(said), alone.step(said)
         assert step == like and not step.anew
+    assert env.cut() == alone.cut() == -1  # no answer before a limit
     step, like = env.step("=27"), alone.step("=27")
+    assert env.cut() == 0  # the answer has been paid, only its grade is missing
     assert like.done and (step.done, step.anew, step.reward) == (False, True, like.reward)
     assert step.messages[0]["content"] == "?s eli,c4*7,=28|s eli,c4*7,=27\n"
     assert step.numbers == like.numbers and step.numbers["guess"] == pytest.approx(-0.4)

@@ -426,6 +426,7 @@ def test_the_cheapest_model_that_knows():
         assert earned(env, problem, expert) == pytest.approx(honest)
         assert max(found) == pytest.approx(1.0)  # who knows the answer asks nobody: the prompt does not tell it
     assert earned(env, problem, lambda env: "7") == -1  # the format
+    assert env.cut() == -1  # no answer before a limit
 
 
 def test_the_returns_and_the_score_of_lmrl_gym():

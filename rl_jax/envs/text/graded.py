@@ -107,6 +107,10 @@ class GradedTools(TwoTools):
         """As TwoTools; of a grade what is graded."""
         return self.grading(self._said) if self._is_graded else super().state_key()
 
+    def cut(self) -> float:
+        """As TwoTools; nothing for a grade, whose answer has been paid."""
+        return 0.0 if self._is_graded else super().cut()
+
     def step(self, said: str) -> Step:
         """A tool's answer, the end, or the judging prompt."""
         if self._is_graded:

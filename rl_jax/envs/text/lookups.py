@@ -252,6 +252,10 @@ class Router(World):
         """What is right."""
         return f"={self._right}"
 
+    def cut(self) -> float:
+        """A limit ends the episode: the last message is no answer."""
+        return -1.0
+
     def step(self, said: str) -> Step:
         """A model's answer, or the end."""
         if said in self.MODELS:

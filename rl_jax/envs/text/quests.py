@@ -188,6 +188,10 @@ class TwoTools(World):
         """What wins."""
         return f"={self._number * self._times}"
 
+    def cut(self) -> float:
+        """A limit ends the episode: an answer is missing."""
+        return -1.0
+
     def _called(self, tool: str, text: str, **numbers: float) -> Step:
         self._used.add(tool)
         if self.turn + 1 >= self.most:  # no answer
