@@ -62,6 +62,19 @@ def test_a_limit_truncates_and_an_end_terminates():
     assert not now.truncated.any()
 
 
+def test_an_action_is_repeated_as_by_braxs_wrapper():
+    """Rewards are added, the last repetition says what is seen and whether it is over, and the limit counts them."""
+    _, _, now, state = walk([0.125, 0.25], repeat=2)
+    np.testing.assert_array_equal(now.observation[:, 0], [0.25, 0.75])
+    np.testing.assert_array_equal(now.reward, [0.125 + 0.25, 0.5 + 0.75])
+    np.testing.assert_array_equal(now.truncated, [False, True])  # after 4 of 3
+    assert [int(x) for x in state if x.dtype == jnp.int32] == [4]
+    _, _, now, _ = walk([0.125, 0.5], repeat=2)
+    np.testing.assert_array_equal(now.terminated, [False, True])
+    with pytest.raises(ValueError, match="line: action_repeat=0 must be"):
+        walk([0.0], repeat=0)
+
+
 def test_physics_that_is_not_finite_ends_and_leaves_no_nan():
     _, _, now, _ = walk([0.5, 5.0])
     np.testing.assert_array_equal(now.terminated, [False, True])

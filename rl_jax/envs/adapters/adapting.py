@@ -62,7 +62,7 @@ def unbounded(shape: tuple[int, ...]) -> Box:
     return box(-np.inf, np.inf, shape)
 
 
-def from_brax_interface(name: str, env: Any, episode_length: int, observation: str) -> Environment:
+def from_brax_interface(name: str, env: Any, episode_length: int, observation: str, repeat: int = 1) -> Environment:
     """Adapts an environment whose reset(key) and step(state, action) return a state with .obs, .reward and .done.
 
     Brax and MuJoCo playground have this interface. Actions are in [-1, 1], as in their own training. A physics state
@@ -72,15 +72,19 @@ def from_brax_interface(name: str, env: Any, episode_length: int, observation: s
     Args:
       name: for error messages.
       env: theirs.
-      episode_length: steps after which an episode is truncated.
+      episode_length: steps of theirs after which an episode is truncated.
       observation: which entry to observe, if observations are a dictionary.
+      repeat: theirs in one of our steps, as brax's EpisodeWrapper repeats an action: rewards are added, what the last
+        one says is kept, and all of them count for episode_length.
 
     Returns:
       Environment.
 
     Raises:
-      ValueError: if that entry does not exist.
+      ValueError: if that entry does not exist, or repeat is below 1.
     """
+    if repeat < 1:
+        raise ValueError(f"{name}: action_repeat={repeat} must be 1 or more")
     start = jax.eval_shape(env.reset, jax.random.key(0))
     shapes = start.obs
     if isinstance(shapes, Mapping):
@@ -107,15 +111,22 @@ def from_brax_interface(name: str, env: Any, episode_length: int, observation: s
         return pack(state), observe(state)
 
     def step(key: chex.PRNGKey, state: tuple, action: chex.Array):
-        after = env.step(unpack(state), action)
-        seen, reward = observe(after), jnp.asarray(after.reward, jnp.float32)
+        def once(state: tuple, _: Any):
+            after = env.step(unpack(state), action)
+            return pack(after), (observe(after), jnp.asarray(after.reward, jnp.float32), after.done)
+
+        if repeat == 1:
+            state, (seen, reward, done) = once(state, None)
+        else:
+            state, (seen, reward, done) = jax.lax.scan(once, state, length=repeat)
+            seen, reward, done = seen[-1], reward.sum(0), done[-1]
         finite = jnp.all(jnp.isfinite(seen)) & jnp.isfinite(reward)
         seen, reward = jnp.where(finite, seen, 0.0), jnp.where(finite, reward, 0.0)
-        terminated = (after.done > 0.5) | ~finite
-        return pack(after), Step(seen, reward, terminated, jnp.zeros_like(terminated))
+        terminated = (done > 0.5) | ~finite
+        return state, Step(seen, reward, terminated, jnp.zeros_like(terminated))
 
     limits = box(-1.0, 1.0, (env.action_size,))
-    return time_limit(Environment(reset, step, unbounded(shapes.shape), limits), episode_length)
+    return time_limit(Environment(reset, step, unbounded(shapes.shape), limits), -(-episode_length // repeat))
 
 
 def _as(new: Any, old: jax.ShapeDtypeStruct) -> chex.Array:

@@ -20,7 +20,8 @@ def make(name: str, *, impl: str = "jax", observation: str = "state", **override
       name: registered with playground.
       impl: of MJX, "jax" or "warp", which needs an NVIDIA GPU.
       observation: which entry to observe, if observations are a dictionary.
-      **overrides: fields of the environment's config, such as episode_length, its time limit (truncation).
+      **overrides: fields of the environment's config, such as episode_length, its time limit (truncation), and
+        action_repeat, how many steps of theirs are one of ours (both count theirs).
 
     Returns:
       Environment.
@@ -42,4 +43,5 @@ def make(name: str, *, impl: str = "jax", observation: str = "state", **override
         raise ValueError(f"playground/{name} has no field {unknown}; it has: {', '.join(sorted(settings))}")
     env = registry.load(name, config_overrides=overrides)
     length = overrides.get("episode_length", settings.episode_length)
-    return from_brax_interface(f"playground/{name}", env, length, observation)
+    repeat = overrides.get("action_repeat", settings.get("action_repeat", 1))
+    return from_brax_interface(f"playground/{name}", env, length, observation, repeat)
