@@ -1,6 +1,7 @@
 """Games of questions about something hidden: a number, an animal, a city. Each ends with the right guess.
 
-The best mean return over all that may be hidden is known: `best_value` searches all ways to ask.
+`best_value` searches all ways to ask for the best mean return over all that may be hidden. It is that of the animals
+and cities; of the numbers, where a wrong guess is also a question ("higher"), more can be earned.
 """
 
 import functools
