@@ -29,4 +29,5 @@ def learned_reward(env: Vector, reward_fn: Callable) -> Vector:
         inner, observation, now = env.step(inner, action, drawn)
         return (inner, observation), observation, now._replace(reward=reward_fn(before, action))
 
-    return env._replace(reset=reset, step=step)
+    told = env.told and (lambda state: env.told(state[0]))
+    return env._replace(reset=reset, step=step, told=told)

@@ -90,7 +90,8 @@ def conditioned(env: Vector, *, kind: str = "weights", parts: int = 10, drawn: b
 
     low, high = env.observation_space
     space = Box(np.append(low, np.zeros(size, np.float32)), np.append(high, np.ones(size, np.float32)))
-    return env._replace(reset=reset, ahead=ahead, step=step, observation_space=space)
+    told = env.told and (lambda state: env.told(state.state))
+    return env._replace(reset=reset, ahead=ahead, step=step, observation_space=space, told=told)
 
 
 def preference_grid(objectives: int, kind: str = "weights", parts: int = 10) -> np.ndarray:

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from rl_jax import envs
+from rl_jax.envs import objectives
+from rl_jax.envs.learned import learned_reward
 from rl_jax.envs.worlds import probes
 from tests.envs.test_protocol import walk
 
@@ -67,6 +69,23 @@ def test_a_part_of_an_observation():
     np.testing.assert_array_equal(part[1], whole[1][..., [0, 2]])
     np.testing.assert_array_equal(part[2].observation, whole[2].observation[..., [0, 2]])
     assert whole[2].terminated.any()
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda env: envs.frame_stack(env, 2),
+        lambda env: envs.select_features(env, (0, 1)),
+        objectives.conditioned,
+        lambda env: learned_reward(env, lambda observation, action: observation[:, 0]),
+    ],
+)
+def test_what_a_world_tells_is_told_of_its_own_state(wrap):
+    plain = envs.load_vector("objectives/treasure", 3)
+    told = lambda state: {"states": jax.tree.map(lambda x: 2 * x, state)}  # noqa: E731
+    wrapped, state = wrap(plain._replace(told=told)), plain.reset(jax.random.key(0))[0]
+    jax.tree.map(np.testing.assert_array_equal, wrapped.told(wrapped.reset(jax.random.key(0))[0]), told(state))
+    assert wrap(plain).told is None
 
 
 def test_refusals():
