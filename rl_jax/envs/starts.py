@@ -71,4 +71,6 @@ def vectorize_keeping(env: Environment, num_envs: int, *, fresh: int) -> Vector:
         inner, observation = where(now.done, upcoming, (inner, now.observation))
         return Kept(inner, upcoming), observation, now
 
-    return Vector(reset, ahead, step, num_envs, *env[2:4], objectives=env.objectives, agents=env.agents)
+    return Vector(
+        reset, ahead, step, num_envs, *env[2:4], objectives=env.objectives, agents=env.agents, noised=env.noised
+    )

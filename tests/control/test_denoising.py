@@ -12,7 +12,7 @@ from configs.control import denoising as configs
 from experiments.parts import control_runs
 from rl_jax import control, envs
 from rl_jax.control import denoising, denoising_chains
-from rl_jax.envs.worlds import probes, unmasking
+from rl_jax.envs.worlds import unmasking
 from rl_jax.models.agents.denoiser import make_denoiser
 from rl_jax.models.agents.distributions import unit_gaussian
 from tests.experiments.shared_programs import share_programs, sharing  # noqa: F401  fixtures
@@ -22,7 +22,7 @@ STEPS = 4
 
 
 def world(num_envs=8, **fields):
-    env = envs.vectorize(probes.denoise(steps=STEPS, **fields), num_envs)
+    env = envs.load_vector("probes/denoise", num_envs, steps=STEPS, **fields)
     space = env.action_space
     return env, make_denoiser((9,), unit_gaussian(space.low, space.high), hidden=(4,))
 
@@ -136,6 +136,7 @@ def test_without_branches_and_with_all_steps_it_is_ddpo():
         (dict(num_steps=5), "sample.num_steps=5, but a chain has 4 steps"),
         (dict(axis_name="envs"), "use mesh=seeds:N"),
         (dict(env=dict(jump=2)), "are for whole chains of probes/denoise"),
+        (dict(env=dict(fresh_starts=2)), "leave env.fresh_starts unset"),
         (dict(loss="other"), "updater.loss='other' is none of clipped, guarded, preferred"),
         (dict(loss="preferred"), "set updater.branches=2, not 1"),
         (dict(branches=0), "updater.branches=0 must be 1 or more"),

@@ -87,6 +87,12 @@ def test_an_evaluation_draws_no_starts_and_sees_the_same():
     assert len(jax.tree.leaves(drawn)) == 4 and len(jax.tree.leaves(none)) == 1  # keys for the steps, and no states
 
 
+def test_noised_samples_are_known_with_and_without():
+    plain, keeping = envs.load_vector("probes/denoise", 4), envs.load_vector("probes/denoise", 4, fresh_starts=1)
+    given = (jnp.ones(2), jnp.zeros(2), jnp.ones(2), jnp.int32(1))
+    jax.tree.map(np.testing.assert_array_equal, keeping.noised(*given), plain.noised(*given))
+
+
 def test_how_many():
     with pytest.raises(ValueError, match="fresh_starts=5"):
         envs.load_vector("probes/matching", 4, fresh_starts=5)
