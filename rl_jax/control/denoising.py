@@ -34,7 +34,6 @@ from rl_jax.control.denoising_chains import (
 )
 from rl_jax.control.update import TURN_METRICS, ControlState, make_parts, over_turns, shuffled, unraveler
 from rl_jax.core.masked import Max, Mean
-from rl_jax.envs.starts import Kept
 from rl_jax.losses import denoising as losses
 from rl_jax.training.step import TrainState, make_train_step
 
@@ -250,8 +249,8 @@ def check_chains(env, algorithm: Algorithm, num_steps: int, axis_name, counts: d
     length = int(high[LEFT]) if env.observation_space.shape == (9,) and np.isfinite(high[LEFT]) else 0
     if not length:
         raise ValueError("denoising updates are for whole chains of probes/denoise: set env.name to it, and env.jump=0")
-    if isinstance(jax.eval_shape(env.reset, jax.random.key(0))[0], Kept):
-        raise ValueError("denoising updates start their chains themselves: leave env.fresh_starts unset")
+    if not hasattr(jax.eval_shape(env.reset, jax.random.key(0))[0], "direction"):  # sample_chains sets prompts there
+        raise ValueError("denoising updates start chains themselves: leave env.fresh_starts and env.snapshots unset")
     if num_steps != length:
         raise ValueError(f"sample.num_steps={num_steps}, but a chain has {length} steps: set it to env.steps")
     if axis_name is not None:

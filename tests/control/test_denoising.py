@@ -136,7 +136,7 @@ def test_without_branches_and_with_all_steps_it_is_ddpo():
         (dict(num_steps=5), "sample.num_steps=5, but a chain has 4 steps"),
         (dict(axis_name="envs"), "use mesh=seeds:N"),
         (dict(env=dict(jump=2)), "are for whole chains of probes/denoise"),
-        (dict(env=dict(fresh_starts=2)), "leave env.fresh_starts unset"),
+        (dict(env=dict(fresh_starts=2)), "leave env.fresh_starts and"),
         (dict(loss="other"), "updater.loss='other' is none of clipped, guarded, preferred"),
         (dict(loss="preferred"), "set updater.branches=2, not 1"),
         (dict(branches=0), "updater.branches=0 must be 1 or more"),
