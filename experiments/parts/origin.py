@@ -91,10 +91,10 @@ def check_config(config: ConfigDict, workdir: pathlib.Path, program: str) -> Non
     wrong = {name: change for name, change in changes.items() if not _may(name, *change)}
     if program not in PARTS_READ and changes.get("sft.steps"):
         wrong["sft.steps"] = changes["sft.steps"]  # its params are where this run began
-    rate = config.get("train", {}).get("optimizer", {})
-    if "train.total_steps" in changes and rate.get("final_fraction", 1.0) != 1.0:
-        wrong["train.total_steps"] = changes["train.total_steps"]  # the learning rate's decay is spread over them
-    if lines := _lines(wrong, record, program):
+    lasting = {name: changes[name] for name in ("train.total_steps", "train.steps") if name in changes}
+    spread = _spread(config) if lasting and program not in PARTS_READ else []
+    if lines := _lines(wrong | lasting if spread else wrong, record, program):
+        lines += [f"  {name} is spread over all steps of the run" for name in spread]
         raise ChangedError("\n".join([f"{workdir} has a run that was started with other settings:", *lines, _ways()]))
     if new_fields:
         print(f"{workdir}: fields that only one of the two versions of the code has: {', '.join(new_fields)}")
@@ -358,6 +358,30 @@ def _is_known(workdir: pathlib.Path) -> bool:
     A fork takes the warm start of the other run as it is.
     """
     return begun(workdir) and (workdir / "run.json").is_file() and not _fork_of(workdir).get("part")
+
+
+def _spread(config: ConfigDict) -> list[str]:
+    """The fields that shape a course over all steps of a run: in a longer one, the steps so far would be others."""
+    values, found = flatten(named(config.to_dict())), []
+    if "train.total_steps" in values:  # train.steps has decays of their own number of updates
+        ends = [f"train.{name}.final_fraction" for name in ("optimizer", "actor_optimizer")]
+        found += [name for name in ends if values.get(name, 1.0) != 1.0]
+        explore = "algorithm.exploration."
+        first, last, part = (values.get(explore + name, 0.0) for name in ("initial", "final", "fraction"))
+        found += ["algorithm.exploration"] * (first != last and part != 0)
+        swept = [name for name, _ in values.get("sweep", ())]
+        swept += [name for _, pairs in values.get("runs", ()) for name, _ in pairs]
+        found += [name for name in swept if name in ends or name.startswith(explore)]
+        found += ["online.after"] * ("online.after" in values)
+        found += ["continual.values"] * ("continual.values" in values and "continual.held_out" not in values)
+    trackers = {name.removesuffix(".fn"): value for name, value in values.items() if name.endswith(".fn")}
+    return found + [
+        name
+        for name, fn in trackers.items()
+        if _within(name, ("algorithm.kl_control", "algorithm.trackers"))
+        and str(fn).rpartition(":")[2] == "annealed_kl"
+        and f"{name}.updates" not in values
+    ]
 
 
 def _within(name: str, groups: tuple[str, ...]) -> bool:

@@ -112,6 +112,52 @@ def test_what_may_change_does_and_the_first_config_stays(tmp_path):
         run(tmp_path, settings(train__steps=6))
 
 
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"train": {"optimizer": {"final_fraction": 0.0}}}, "train.optimizer.final_fraction"),
+        ({"train": {"actor_optimizer": {"final_fraction": 0.1}}}, "train.actor_optimizer.final_fraction"),
+        ({"algorithm": {"exploration": {"initial": 1.0, "final": 0.05, "fraction": 0.2}}}, "algorithm.exploration"),
+        ({"algorithm": {"exploration": {"initial": 1.0, "final": 0.05, "fraction": 0.0}}}, ""),
+        ({"algorithm": {"exploration": {"initial": 0.1, "final": 0.1, "fraction": 0.2}}}, ""),
+        ({"sweep": (("train.optimizer.final_fraction", (0.0, 1.0)),)}, "train.optimizer.final_fraction"),
+        ({"runs": ((0, (("algorithm.exploration.final", 0.1),)),)}, "algorithm.exploration.final"),
+        ({"online": {"after": 0.5}}, "online.after"),
+        ({"continual": {"values": (1, 2)}}, "continual.values"),
+        ({"continual": {"values": (1, 2), "held_out": (3,)}}, ""),
+        ({"algorithm": {"kl_control": {"fn": "annealed_kl"}}}, "algorithm.kl_control"),
+        ({"algorithm": {"kl_control": {"fn": "annealed_kl", "updates": 8}}}, ""),
+        ({"algorithm": {"kl_control": {"fn": "adaptive_kl"}}}, ""),
+    ],
+)
+def test_a_longer_run_is_refused_if_its_length_shapes_a_course(tmp_path, fields, said):
+    def of(total):
+        found = config(seed=0, data=dict(path=""), algorithm={}, sweep=(), runs=())
+        del found.train.steps
+        found.update(fields)
+        found.train.update(total_steps=total)
+        return found
+
+    record_run(of(64), tmp_path, "control.replay", [])
+    (tmp_path / "checkpoints" / "2").mkdir(parents=True)
+    if not said:
+        return origin.check_config(of(128), tmp_path, "control.replay")
+    with pytest.raises(origin.ChangedError, match=r"\n  train\.total_steps: 64 -> 128\n") as refused:
+        origin.check_config(of(128), tmp_path, "control.replay")
+    assert f"\n  {said} is spread over all steps of the run\n" in str(refused.value)
+
+
+def test_longer_text_runs_are_refused_where_a_kl_weight_is_annealed_over_them(tmp_path):
+    def of(steps, **spec):
+        return settings(train__steps=steps, algorithm__trackers=dict(loss_kl=dict(fn="annealed_kl", **spec)))
+
+    run(tmp_path / "a", of(7), steps=4)
+    with pytest.raises(origin.ChangedError, match=r"train\.steps: 7 -> 9\n  algorithm\.trackers\.loss_kl is spread"):
+        run(tmp_path / "a", of(9))
+    run(tmp_path / "b", of(7, updates=7), steps=4)
+    assert run(tmp_path / "b", of(9, updates=7)) == sum(range(9))
+
+
 def test_a_model_folder_is_no_workdir_and_stays_as_it_is(tmp_path):
     """A run there would rename the model's config.json, and the model could not be loaded any more."""
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
