@@ -100,6 +100,14 @@ def check_config(config: ConfigDict, workdir: pathlib.Path, program: str) -> Non
         print(f"{workdir}: fields that only one of the two versions of the code has: {', '.join(new_fields)}")
 
 
+def outgrown(config: ConfigDict, workdir: pathlib.Path, program: str) -> bool:
+    """Whether the run in `workdir` is complete, at another length than `config` has."""
+    if not is_complete(workdir) or not (workdir / "config.json").is_file():
+        return False
+    name = length_field(config, program)
+    return flatten(config.to_dict()).get(name) != flatten(last_config(workdir)).get(name)
+
+
 def check_result(config: ConfigDict, workdir: pathlib.Path, program: str, *, free: tuple[str, ...] = ()) -> None:
     """Compares the config with the one that the run in `workdir` last went on with, for a reader of its results.
 

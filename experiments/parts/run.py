@@ -39,7 +39,7 @@ from rl_jax.models.hf import loading
 from rl_jax.models.hf.peft import save_peft
 from rl_jax.runs import disk
 from rl_jax.runs.logging import write_atomically
-from rl_jax.runs.run_record import read_json, write_run_record
+from rl_jax.runs.run_record import read_json, reopen, write_run_record
 from rl_jax.training import checkpoint, compilation, distributed
 from rl_jax.training.step import TrainState
 
@@ -167,6 +167,8 @@ class Run:
     def __enter__(self) -> "Run":
         """Opens the logger where `restore` put the run. The end closes it and the checkpoints, also after an error."""
         config = self.config
+        if not self.done and distributed.is_main():
+            reopen(self.workdir)
         options = {"progress": config.log.progress, "tensorboard": config.log.tensorboard}
         options |= {"print_completions": config.log.get("print_completions", 0)}
         if (board := config.log.get("wandb")) and board.project:
@@ -376,6 +378,7 @@ def record_run(config: ConfigDict, workdir: pathlib.Path, program: str, devices:
             devices=[str(device) for device in devices],
             origin=found,
             anew=not origin.begun(workdir),
+            longer=origin.outgrown(config, workdir, program),
         )
 
 

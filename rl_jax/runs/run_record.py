@@ -44,6 +44,7 @@ def write_run_record(
     devices: Sequence[str] = (),
     origin: Mapping[str, Any] | None = None,
     anew: bool = False,
+    longer: bool = False,
 ) -> None:
     """Writes config.json and run.json to workdir, each atomically, and uncommitted changes as a patch.
 
@@ -60,6 +61,7 @@ def write_run_record(
       devices: str(d) of each accelerator.
       origin: what the run is made of besides its config: data, code, the run that it was forked from.
       anew: whether nothing that an earlier attempt made is used. Its config is kept as config_1.json (2, ...) then.
+      longer: whether a complete run has another length from here on: it is not complete any more (`reopen`).
 
     Raises:
       ValueError: if JSON cannot represent a config value; names the field.
@@ -73,6 +75,8 @@ def write_run_record(
         started, resumed = earlier["started"], [*earlier["resumed"], now]
         attempts = _ended(earlier.get("attempts", []), workdir)
         origin = origin if anew else earlier.get("origin", origin)
+    if longer:
+        reopen(workdir)  # before config.json or run.json says that it has the new length
     changes = _keep_config(workdir, config, anew)
     git = _git_state(Path(__file__).resolve())
     patch = git.pop("patch")
@@ -180,6 +184,11 @@ def run_state(workdir: str | os.PathLike) -> tuple[str, str]:
 def is_complete(workdir: str | os.PathLike) -> bool:
     """Whether a run has finished: programs write final.json last."""
     return (Path(workdir) / "final.json").exists()
+
+
+def reopen(workdir: str | os.PathLike) -> None:
+    """Takes the mark of a finished run away: it goes on beyond what was finished."""
+    (Path(workdir) / "final.json").unlink(missing_ok=True)
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

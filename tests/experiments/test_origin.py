@@ -18,7 +18,7 @@ from experiments.parts.episode_replay import Successes
 from experiments.parts.plan_memory import PlanMemory
 from experiments.parts.run import Run, claim, record_run
 from rl_jax.experience import trajectory
-from rl_jax.runs import disk
+from rl_jax.runs import disk, run_record
 from rl_jax.runs.run_record import read_json
 from tests.experiments.small import kept_signals  # noqa: F401  a fixture
 from tests.experiments.test_episode_replay import episode
@@ -358,6 +358,29 @@ def test_a_stop_is_noted_and_a_complete_run_is_not(tmp_path, monkeypatch):
     assert stops.status() == 0, "a signal in the last step stops nothing"
     run(tmp_path / "cut", settings(), steps=4)
     assert stops.status() == stops.STOPPED == 75
+
+
+def test_a_finished_run_that_is_made_longer_and_stopped_is_not_complete(tmp_path):
+    """Else sweeps and judges would take its last checkpoint for a result."""
+    longer = settings(train__steps=12)
+    run(tmp_path, settings())
+    assert run_record.run_state(tmp_path)[0] == "complete"
+    claim(longer, tmp_path, "sum")
+    record_run(longer, tmp_path, "sum", [])  # and is killed before its first step
+    disk.unlock(tmp_path)
+    assert not run_record.is_complete(tmp_path) and run_record.run_state(tmp_path)[0] == "running"
+    assert [one["state"] for one in read_json(tmp_path / "run.json")["attempts"]] == ["complete", "running"]
+    run(tmp_path, longer, steps=9)
+    assert not run_record.is_complete(tmp_path) and saved(tmp_path)[-1] == 9
+    assert run(tmp_path, longer) == sum(range(12)) and run_record.is_complete(tmp_path)
+    assert [row["step"] for row in rows(tmp_path)] == list(range(1, 13))
+
+
+def test_a_final_file_of_fewer_steps_goes_when_the_run_goes_on(tmp_path):
+    run(tmp_path, settings())
+    (tmp_path / "run.json").unlink()  # nothing says at which length it was complete
+    run(tmp_path, settings(train__steps=12), steps=9)
+    assert not run_record.is_complete(tmp_path)
 
 
 PROGRAM = """
