@@ -11,6 +11,7 @@ import functools
 import glob
 import hashlib
 import json
+import math
 import os
 import pathlib
 import re
@@ -38,8 +39,12 @@ MAY_CHANGE = (
 FREE = tuple(name for name in MAY_CHANGE if name not in ("eval.every", "sft.eval_every"))
 MAY_GROW = ("train.steps", "train.data_epochs", "train.total_steps", "sft.steps")
 # Programs that read a part of a config only: a warm start is not made of the rest of the config that names it.
-_OF_SFT = ("seed", "task", "data", "model", "sft", "score", "rollout.prompt_buckets", "rollout.completion_length")
+_OF_SFT = (
+    *("seed", "task", "data", "model", "sft", "score", "packing.mode", "packing.row_length", "algorithm.masking"),
+    *("rollout.prompt_buckets", "rollout.completion_length", "rollout.long_prompts"),
+)
 PARTS_READ = {"sft": _OF_SFT}
+_OF_ITS_END = ("eval", "reward", "denoise")  # what measures the pass@1 that sft.stop_at ends at
 DATA_GROUPS = ("task", "data", "sample", "foreign", "reward")
 FORKED = "forked_from.json"
 START, REFERENCE = "init_from_step", "reference_sha256"  # fields of the origin
@@ -346,7 +351,9 @@ def _changes(
     the code has: nobody set them, so they are not among the former)."""
     changes = config_changes(old, named(config.to_dict()))
     if program in PARTS_READ:
-        changes = {name: change for name, change in changes.items() if _within(name, PARTS_READ[program])}
+        ends_by_itself = config.get("sft", {}).get("stop_at", math.inf) <= 1.0
+        read = PARTS_READ[program] + (_OF_ITS_END if ends_by_itself else ())
+        changes = {name: change for name, change in changes.items() if _within(name, read)}
     other_code = record.get("origin", {}).get("code_sha256") != code_sha256()
     new_fields = [name for name, change in changes.items() if other_code and ABSENT in change]
     return {name: change for name, change in changes.items() if name not in new_fields}, new_fields

@@ -236,6 +236,33 @@ def test_a_warm_start_is_bound_by_its_own_fields_only(tmp_path):
         origin.check_config(settings(sft=dict(steps=3), seed=1), tmp_path / "sft", "sft")
 
 
+@pytest.mark.parametrize(
+    ("changed", "stop_at", "said"),
+    [
+        (dict(algorithm__masking="uniform"), 1.1, "algorithm.masking"),
+        (dict(rollout__long_prompts="cut"), 1.1, "rollout.long_prompts"),
+        (dict(packing__mode="packed"), 1.1, "packing.mode"),
+        (dict(eval__num_prompts=7), 1.1, ""),
+        (dict(eval__num_prompts=7), 0.3, "eval.num_prompts"),
+        (dict(reward__failure_reward=0.5), 0.3, "reward.failure_reward"),
+        (dict(reward__num_workers=2, eval__every=5), 0.3, ""),
+    ],
+)
+def test_a_warm_start_is_bound_by_what_its_loss_and_its_end_read(tmp_path, changed, stop_at, said):
+    of = dict(
+        algorithm=dict(masking="count", clip=0.2),
+        rollout=dict(long_prompts="drop"),
+        packing=dict(mode="padded"),
+        eval=dict(every=2, num_prompts=64),
+        reward=dict(failure_reward=0.0, num_workers=0),
+        sft=dict(steps=3, stop_at=stop_at),
+    )
+    record_run(settings(**of), tmp_path, "sft", [])
+    (tmp_path / "checkpoints" / "2").mkdir(parents=True)
+    with pytest.raises(origin.ChangedError, match=rf"\n  {said}: ") if said else contextlib.nullcontext():
+        origin.check_config(settings(**of, **changed), tmp_path, "sft")
+
+
 def test_a_fork_begins_with_the_newest_checkpoint_and_has_its_own_settings(tmp_path, capsys):
     old, new = tmp_path / "old", tmp_path / "new"
     run(old, settings(), steps=4)
