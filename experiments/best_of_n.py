@@ -23,7 +23,7 @@ from experiments.parts.judges.trained import RewardModel, load_reward_model
 from experiments.parts.judging import Judged, judge, need_reward
 from experiments.parts.rewards import TASK, make_rewards
 from experiments.parts.run import claim, record_run
-from experiments.parts.setup import Setup, check_rows, load_params, make_setup, sampling_of
+from experiments.parts.setup import Setup, check_rows, fix_date, load_params, make_setup, sampling_of
 from experiments.parts.training import jit_generate
 from experiments.parts.warm_start import warm_start
 from rl_jax.core.binding import bind
@@ -191,14 +191,14 @@ def rankings(judged: list[Judged], gold: np.ndarray, samples: int, noise: float,
 
 def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> list[dict[str, float]]:
     """Samples, picks, writes. Returns the table's rows, none if a signal ended the SFT. task: replaces config.task."""
-    settings = config.best_of_n
     claim(config, workdir, "best_of_n")
-    setup = make_setup(config, task)
+    settings, setup = config.best_of_n, make_setup(config, task)
     need_reward(setup)
     need_gold(setup)
     need_two_prompts(setup)
     check_rows(setup, **{"best_of_n.batch_size": settings.batch_size})
     record_run(config, workdir, "best_of_n", setup.mesh.devices.flat)
+    fix_date(setup, workdir)
     folders = [name for name in settings.proxies.split(",") if name]
     model = load_reward_model(folders) if folders else None
     # It samples anew at every start, so of the newest checkpoint, not of that of its first start.

@@ -11,7 +11,7 @@ from experiments.parts.judging import need_reward
 from experiments.parts.play_groups import make_any_evaluate
 from experiments.parts.preference_data import with_data
 from experiments.parts.rewards import make_rewards
-from experiments.parts.setup import Setup, load_params, make_setup
+from experiments.parts.setup import Setup, fix_date, load_params, make_setup
 from rl_jax.runs import disk
 from rl_jax.runs.logging import write_atomically
 from rl_jax.tasks import Task
@@ -45,6 +45,7 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> dict[str,
     setup = with_data(make_setup(config, task))
     need_reward(setup)
     need_params(config)
+    fix_date(setup, config.init_from or workdir)
     params = load_params(setup, config.init_from) if config.init_from else setup.init_params()
     with make_rewards(setup) as rewards:
         metrics, rows = make_any_evaluate(setup, rewards)(params)

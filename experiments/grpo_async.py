@@ -30,7 +30,7 @@ from experiments.parts.packers import RolloutPacker
 from experiments.parts.policy_steps import make_policy_batch
 from experiments.parts.rewards import make_rewards
 from experiments.parts.run import Run, checkpoint_items, state_of
-from experiments.parts.setup import make_setup
+from experiments.parts.setup import fix_date, make_setup
 from experiments.parts.warm_start import warm_start
 from rl_jax.flow import Link
 from rl_jax.tasks import Task
@@ -96,6 +96,7 @@ def run_sampler(
 ) -> bool:
     """The other process: samples what `run` trains on, or a share, until a StopSignal. Returns whether that was all."""
     setup, share = make_setup(async_check.checked(config), task), share_of(config, index)
+    fix_date(setup, workdir)
     folder = workdir / names_of(share.count)[index]
     side = async_units.make_sampler(setup, units, link, folder, share, stop)
     flow = side.make_flow(policy.own_prompts(setup)[1])

@@ -33,7 +33,7 @@ from experiments.parts.devices import describe
 from experiments.parts.meter import Meter
 from experiments.parts.processes import to_host
 from experiments.parts.profiling import Trace
-from experiments.parts.setup import Setup, lora_config, model_config
+from experiments.parts.setup import Setup, fix_date, lora_config, model_config
 from rl_jax.core import types
 from rl_jax.models.hf import loading
 from rl_jax.models.hf.peft import save_peft
@@ -115,6 +115,8 @@ class Run:
         self.meter = Meter(training, functools.partial(model_config, setup) if setup else None, others, **options)
         devices = training + others
         record_run(self.config, self.workdir, self.program, devices)
+        if setup and self._whole:
+            fix_date(setup, self.workdir)
         if self._whole:
             self.say(f"{self.program} on {describe(devices)}; results go to {self.workdir}")
 

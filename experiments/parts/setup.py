@@ -1,6 +1,7 @@
 """What a program is set up with: mesh, task, model, and the model's params on the mesh."""
 
 import dataclasses
+import datetime
 import functools
 import json
 import math
@@ -24,7 +25,7 @@ from rl_jax.models.hf import llama2c, loading
 from rl_jax.models.transformer.model import TransformerConfig, make_transformer
 from rl_jax.rollout.lm.sampling import Sampling
 from rl_jax.runs import run_record
-from rl_jax.training import checkpoint, sharding
+from rl_jax.training import checkpoint, distributed, sharding
 
 NOT_OF_SHAPES = {f"model.{name}" for name in ("dtype", "remat", "attention", "chat", "ignore_fields")}
 NOT_OF_SHAPES |= {"task.data_dir"}
@@ -245,6 +246,23 @@ def _with_chats(config: ConfigDict, folder: str, tokenizer: Any) -> Any:
         return tokenizers.PlainPrompts(tokenizer)
     arguments = config.model.template.to_dict()
     return tokenizers.ChatPrompts(template, texts=config.model.chat, arguments=arguments)
+
+
+def fix_date(setup: Setup, run: str | os.PathLike) -> None:
+    """Lets a chat template that writes the date write that of a run's first start (UTC), on whatever day it goes on.
+
+    Args:
+      setup: whose tokenizer may have a template.
+      run: workdir of the run, or one of its checkpoints. If it has no run.json, the date is now.
+    """
+    template = getattr(setup.task.tokenizer, "template", None)
+    if not isinstance(template, tokenizers.ChatTemplate):
+        return
+    path = pathlib.Path(run)
+    path = (path.parent.parent if path.parent.name == "checkpoints" else path) / "run.json"
+    started = run_record.read_json(path).get("started") if path.is_file() else None
+    now = datetime.datetime.now(datetime.UTC).isoformat()
+    template.fix_date(datetime.datetime.fromisoformat(distributed.gather(started or now)[0]))
 
 
 def policies_of(fields: ConfigDict | dict) -> dict[str, str]:

@@ -1,5 +1,6 @@
 """Chats as token ids: a folder's template, assistant masks, and turns that never re-tokenise sampled tokens."""
 
+import datetime
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -49,7 +50,13 @@ class Conversation(NamedTuple):
 
 
 class ChatTemplate:
-    """A chat template with its tokenizer."""
+    """A chat template with its tokenizer.
+
+    Attributes:
+      path: for error messages.
+      tokenizer: of the same folder.
+      when: datetime that strftime_now gives; None: the clock.
+    """
 
     def __init__(self, source: str | Mapping[str, str], tokenizer, *, path: str = "chat template"):
         """Compiles the template.
@@ -63,7 +70,7 @@ class ChatTemplate:
           ChatTemplateError: if jinja or the sandbox refuses it, or it is no text.
         """
         sources = source if isinstance(source, Mapping) else {"default": source}
-        self.path, self.tokenizer = path, tokenizer
+        self.path, self.tokenizer, self.when = path, tokenizer, None
         self._templates = {name: SandboxedTemplate(text, path=path) for name, text in sources.items()}
 
     @classmethod
@@ -149,6 +156,12 @@ class ChatTemplate:
             for place in inside:
                 mask[place] = place <= last
         return EncodedChat(ids, mask)
+
+    def fix_date(self, when: datetime.datetime | None) -> None:
+        """Lets strftime_now give one date, so that a chat has the same ids on every day. when: None is the clock."""
+        self.when = when
+        for template in self._templates.values():
+            template.when = when
 
     def start(
         self, messages: Sequence[Mapping], *, tools: Sequence[Mapping] | None = None, **variables

@@ -7,6 +7,7 @@ those of a list (template_methods), and what a rendering handles is bounded in s
 (template_limits).
 """
 
+import datetime
 import re
 from collections.abc import Mapping, Sequence
 
@@ -26,6 +27,7 @@ class SandboxedTemplate:
     Attributes:
       path: for error messages.
       marks_assistant: whether it has {% generation %} blocks.
+      when: datetime that strftime_now gives; None: the clock.
     """
 
     def __init__(self, source: str, *, path: str):
@@ -34,7 +36,7 @@ class SandboxedTemplate:
         Raises:
           ChatTemplateError: if the syntax is invalid, the template loads files, or it is too large or too nested.
         """
-        self.path = path
+        self.path, self.when = path, None
         if not isinstance(source, str):
             raise ChatTemplateError(
                 f"{path}: the chat template is a {type(source).__name__}, not a text: {source!r:.60}"
@@ -71,7 +73,7 @@ class SandboxedTemplate:
         # Many templates print "None" for a field that is present and None.
         messages = [{name: value for name, value in message.items() if value is not None} for message in messages]
         try:
-            messages, variables, state = _plain(messages), _plain(variables), _Rendering()
+            messages, variables, state = _plain(messages), _plain(variables), _Rendering(self.when)
         except RecursionError as error:
             raise ChatTemplateError(f"{self.path}: messages or variables are nested too deep") from error
         token = limits.measure(state)
@@ -98,8 +100,9 @@ _FAILURES = (TypeError, KeyError, IndexError, AttributeError, ArithmeticError, V
 class _Rendering(limits.Meter):
     """The state of one rendering: what it has used and written."""
 
-    def __init__(self):
+    def __init__(self, when: datetime.datetime | None):
         super().__init__()
+        self.when = when
         self.length, self.blocks, self.spans = 0, [], []
 
     def add(self, block: str):

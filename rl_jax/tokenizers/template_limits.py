@@ -34,7 +34,13 @@ class ChatTemplateError(ValueError):
 
 
 class Meter:
-    """What one rendering has used."""
+    """What one rendering has used.
+
+    Attributes:
+      when: datetime. What strftime_now gives; None: the clock.
+    """
+
+    when = None
 
     def __init__(self):
         self.steps, self.work = 0, 0

@@ -229,7 +229,7 @@ def _raise_exception(message):
 
 def _strftime_now(format):
     limits.meter().width(len(format))
-    return datetime.datetime.now().strftime(format)
+    return (limits.meter().when or datetime.datetime.now()).strftime(format)
 
 
 def _make_dict(*args: Iterable, **kwargs) -> dict:

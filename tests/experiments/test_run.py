@@ -1,5 +1,6 @@
 """experiments/parts/run.py: steps, saves, stops and restarts, once for all programs."""
 
+import datetime
 import functools
 import json
 import types
@@ -12,10 +13,13 @@ from ml_collections import ConfigDict
 
 from experiments.parts import run as run_module
 from experiments.parts.run import Run, write_final
-from experiments.parts.setup import Setup
+from experiments.parts.setup import Setup, fix_date
+from rl_jax import tokenizers
 from rl_jax.models import lora
 from rl_jax.models.hf import loading, peft
+from rl_jax.runs import run_record
 from rl_jax.training import checkpoint
+from tests import tiny_tokenizers
 from tests.experiments import tiny_folder
 from tests.experiments.small import kept_signals  # noqa: F401  a fixture
 
@@ -104,6 +108,29 @@ def test_a_complete_run_is_left_alone(tmp_path):
     total, loop, seen, _ = run(tmp_path)
     assert total == sum(range(7)) and loop.done and seen == []
     assert (tmp_path / "metrics.jsonl").read_bytes() == before
+
+
+def test_a_run_keeps_the_date_of_its_first_start_in_its_prompts(tmp_path):
+    """A template that writes the date would change every prompt over midnight, or when a run goes on the next day."""
+    folder = tiny_tokenizers.llama3(tmp_path / "model")
+    tokenizer = tokenizers.load_tokenizer(folder)
+    mesh = types.SimpleNamespace(devices=np.array(jax.devices()[:1]))
+
+    def prompt(workdir, **options):
+        prompts = tokenizers.ChatPrompts(tokenizers.ChatTemplate.load(folder, tokenizer))
+        setup = Setup(config(), mesh, types.SimpleNamespace(tokenizer=prompts), *[None] * 4)
+        loop = Run(setup.config, workdir, "sum", setup.config.train, **options)
+        loop.record(setup)
+        loop.close()
+        return prompts.template.render([{"role": "user", "content": "Hello"}])
+
+    assert f"Today: {datetime.datetime.now(datetime.UTC):%d %b %Y}\n" in prompt(tmp_path / "run")
+    record = run_record.read_json(tmp_path / "run" / "run.json")
+    (tmp_path / "run" / "run.json").write_text(json.dumps(record | {"started": "2024-07-26T23:59:59+00:00"}))
+    assert "Today: 26 Jul 2024\n" in prompt(tmp_path / "run")
+    prompts = tokenizers.ChatPrompts(tokenizers.ChatTemplate.load(folder, tokenizer))
+    fix_date(Setup(None, mesh, types.SimpleNamespace(tokenizer=prompts), *[None] * 4), tmp_path / "run/checkpoints/3")
+    assert "Today: 26 Jul 2024\n" in prompts.template.render([{"role": "user", "content": "Hello"}])
 
 
 def test_more_steps_go_on(tmp_path):
@@ -219,7 +246,8 @@ def test_the_meter_and_the_record_have_the_devices_that_only_sample(tmp_path, mo
     def mesh(*devices):
         return types.SimpleNamespace(devices=np.array(devices, object))
 
-    setup = Setup(*[None] * len(Setup._fields))._replace(mesh=mesh("a", "b"))
+    task = types.SimpleNamespace(tokenizer=None)
+    setup = Setup(*[None] * len(Setup._fields))._replace(mesh=mesh("a", "b"), task=task)
     separate, shared = (types.SimpleNamespace(mesh=mesh(*names)) for names in (("c", "d"), ("b", "a")))
     made, said = [], []
     monkeypatch.setattr(run_module, "Meter", lambda devices, sizes, others=(), **_: made.append((devices, others)))

@@ -1,5 +1,6 @@
 """Chat templates against transformers' apply_chat_template; turns that keep sampled ids; templates that attack."""
 
+import datetime
 import json
 import pathlib
 
@@ -48,6 +49,17 @@ def test_text_and_ids_are_those_of_transformers(chats, family, prompt):
         text = theirs.apply_chat_template(messages, tokenize=False, **fixed)
         assert chat.render(messages, **fixed) == text
         assert chat.encode_chat(messages, **fixed).ids == theirs.apply_chat_template(messages, **fixed)["input_ids"]
+
+
+def test_a_date_that_is_fixed_is_that_of_every_day(chats):
+    chat = chats["llama3"][0]
+    assert chat.when is None and f"Today: {datetime.datetime.now():%d %b %Y}" in chat.render([USER])
+    chat.fix_date(datetime.datetime(2024, 7, 26, 23, 59))
+    try:
+        assert "Today: 26 Jul 2024\n" in chat.render([USER], add_generation_prompt=True)
+        assert "Today: today\n" in chat.render([USER], date_string="today"), "its own argument wins"
+    finally:
+        chat.fix_date(None)
 
 
 @pytest.mark.parametrize("family", ["llama3", "qwen2.5"])

@@ -15,7 +15,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from experiments.parts.processes import to_host
-from experiments.parts.setup import POLICIES, Setup, load_params, make_setup, model_config
+from experiments.parts.setup import POLICIES, Setup, fix_date, load_params, make_setup, model_config
 from experiments.parts.stored import read_config
 from experiments.parts.training import to_mesh
 from rl_jax.core.types import Params, Rollout, TokenBatch
@@ -93,6 +93,9 @@ def load_run(setup: Setup, folder: str | pathlib.Path, what: str) -> tuple[Setup
         config.model.path, config.init_from = str(folder), ""
         config.model.lora.rank, config.rollout.mesh, config.rollout.devices = 0, "", "shared"
         own = make_setup(config, setup.task)
+        theirs, template = (getattr(one.task.tokenizer, "template", None) for one in (setup, own))
+        if isinstance(theirs, ChatTemplate) and isinstance(template, ChatTemplate):
+            template.fix_date(theirs.when)  # of the run that it serves
         return own, own.init_params()
     raise FileNotFoundError(
         f"{what}={str(folder)!r} is neither the workdir of a run (config.json and checkpoints/) nor a Hugging Face "
@@ -138,7 +141,9 @@ def setup_of(folder: pathlib.Path, mesh: str | None = None) -> Setup:
     config = read_config(folder)
     if mesh is not None:
         config.mesh, config.rollout.mesh, config.rollout.devices = mesh, "", "shared"
-    return make_setup(config)
+    setup = make_setup(config)
+    fix_date(setup, folder)
+    return setup
 
 
 def same_tokenizer(one: Any, other: Any) -> bool:
