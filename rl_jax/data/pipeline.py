@@ -3,6 +3,7 @@
 (grain itself imports jax, so it is imported inside the functions that need it.)
 """
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -162,8 +163,9 @@ def encode_sft(tokenizer, records: Sequence[dict], *, prompt_buckets: Sequence[i
     mask, filled = np.zeros(completions.shape, bool), np.zeros(completions.shape, bool)
     for index, record in enumerate(records):
         start = 0
+        asked = None if record.get("turns") else record["prompt"]  # recorded turns are as they were sampled
         for number, text in enumerate(record.get("turns") or [record["completion"]]):
-            row = tokenizer.encode_continuation(text) if number % 2 else response_ids(tokenizer, text)
+            row = tokenizer.encode_continuation(text) if number % 2 else response_ids(tokenizer, text, asked)
             row = row[:completion_length - start]
             completions[index, start:start + len(row)] = row
             mask[index, start:start + len(row)] = number % 2 == 0
@@ -178,12 +180,22 @@ def encode_sft(tokenizer, records: Sequence[dict], *, prompt_buckets: Sequence[i
     }
 
 
-def response_ids(tokenizer, text: str) -> list[int]:
-    """Ids of a model's response with exactly one EOS at its end, even if `text` already ends with one or several."""
+def response_ids(tokenizer, text: str, prompt: Any = None) -> list[int]:
+    """Ids of a model's response with exactly one EOS at its end, even if `text` already ends with one or several.
+
+    Args:
+      tokenizer: see tokenizers.base.
+      text: of the response.
+      prompt: what it answers. If that is a chat whose template writes whitespace between prompt and response (Mistral's
+        a space), that comes first, unless `text` begins with it. None: the text is as it was sampled.
+    """
     ends = tuple(tokenizer.token_text(token) for token in tokenizer.eos_ids)
     while text.rstrip().endswith(ends):
         text = text.rstrip()
         text = text[:-len(next(end for end in ends if text.endswith(end)))]
+    space = tokenizer.before_response(prompt) if hasattr(tokenizer, "before_response") else ""
+    if text and not text.startswith(space):
+        text = space + text
     ids = tokenizer.encode_continuation(text)
     while ids and ids[-1] in tokenizer.eos_ids:
         ids = ids[:-1]

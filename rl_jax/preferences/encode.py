@@ -73,7 +73,8 @@ def encode_preferences(
         given = records[place]["responses"]
         if len(given) > width:
             raise ValueError(f"{place_of(records, place)} has {len(given)} responses, more than responses={width}")
-        whole = [response_ids(tokenizer, text) for text in given]
+        own = records[place].get("prompts", [records[place]["prompt"]] * len(given))
+        whole = [response_ids(tokenizer, text, before) for text, before in zip(given, own, strict=True)]
         if empty == "refuse":
             _refuse_blank(place_of(records, place), given, whole)
         ids = [row[:completion_length] for row in whole]
@@ -262,9 +263,9 @@ def _asked(tokenizer, record: Mapping, prompt: list[int], limit: int, truncate: 
     return list(encode_prompts(tokenizer, [{"prompt": own} for own in record["prompts"]], limit, truncate)[0].values())
 
 
-def response_ids(tokenizer, text: str | Mapping) -> list[int]:
+def response_ids(tokenizer, text: str | Mapping, prompt: str | Mapping | Sequence | None = None) -> list[int]:
     """Ids of a response: data.pipeline's of a text; one that was sampled, {"ids": [...]}, is those ids as they are."""
-    return list(text["ids"]) if isinstance(text, Mapping) else pipeline.response_ids(tokenizer, text)
+    return list(text["ids"]) if isinstance(text, Mapping) else pipeline.response_ids(tokenizer, text, prompt)
 
 
 def _untrained(response: str | Mapping) -> list[int]:

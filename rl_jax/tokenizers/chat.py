@@ -183,6 +183,20 @@ class ChatTemplate:
             return None
         return next((token for token in self.tokenizer.encode(behind) if token in self.tokenizer.eos_ids), None)
 
+    def turn_start(self, **variables) -> str:
+        """The text that the template writes between the generation prompt and an assistant's message; "" if none.
+
+        A space in Mistral's; an empty <think> block in Qwen3's. variables: the template's own.
+        """
+        asked = ({"role": "user", "content": "x"},)
+        try:
+            before = self._render(asked, True, None, variables)[0]
+            whole = self._render((*asked, {"role": "assistant", "content": _PROBE}), False, None, variables)[0]
+        except ChatTemplateError:  # a template that needs other messages than these
+            return ""
+        start, found, _ = whole.removeprefix(before).partition(_PROBE)
+        return start if found and whole.startswith(before) else ""
+
     def append_turn(
         self,
         conversation: Conversation,

@@ -31,6 +31,8 @@ class ChatPrompts:
         self.template, self.texts, self.arguments = template, texts, dict(arguments or {})
         end = template.turn_end(**self.arguments)
         self.eos_id = template.tokenizer.eos_id if end is None else end
+        start = template.turn_start(**self.arguments)
+        self._space = start if start.isspace() else ""
 
     def encode(self, text: str | Chat, *, bos: bool = False, eos: bool = False) -> list[int]:
         """Ids of a prompt; the template writes its own beginning, so `bos` adds nothing to a chat.
@@ -49,6 +51,14 @@ class ChatPrompts:
     def encode_continuation(self, text: str, *, eos: bool = False) -> list[int]:
         """Ids of text that follows a prompt."""
         return self.template.tokenizer.encode_continuation(text) + [self.eos_id] * eos
+
+    def before_response(self, prompt: Any) -> str:
+        """The whitespace that the template writes between a prompt and the text of its response; "" if none.
+
+        Other text, such as an empty <think> block, is the model's to write or not.
+        """
+        is_chat = self.texts if isinstance(prompt, str) else isinstance(prompt, Sequence)
+        return self._space if is_chat else ""
 
     def encode_messages(self, messages: Chat) -> list[int]:
         """Ids of a chat of messages {"role", "content", ...}, up to the assistant's turn."""

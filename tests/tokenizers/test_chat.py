@@ -8,7 +8,8 @@ import pytest
 import transformers
 
 from rl_jax.data import readers
-from rl_jax.data.pipeline import response_ids
+from rl_jax.data.pipeline import encode_sft, response_ids
+from rl_jax.preferences.encode import encode_preferences
 from rl_jax.tokenizers import ChatPrompts, load_tokenizer, template
 from rl_jax.tokenizers.chat import ChatTemplate
 from rl_jax.tokenizers.template import ChatTemplateError
@@ -175,6 +176,36 @@ def test_a_response_ends_as_the_template_ends_a_turn(chats):
     refusing = ChatTemplate("{{ raise_exception('no') }}", chat.tokenizer)
     assert silent.turn_end() is None and refusing.turn_end() is None
     assert ChatPrompts(silent).eos_id == chat.tokenizer.eos_id
+
+
+def test_a_response_begins_as_the_template_begins_it(chats):
+    """Mistral's writes a space before an answer, which models of it expect; the others' ids are as they were."""
+    for family, (chat, _) in chats.items():
+        if family == "marked":  # its template has no generation prompt of its own
+            continue
+        prompts = ChatPrompts(chat, texts=False)
+        start = {"mistral": " ", "qwen3": "<think>\n\n</think>\n\n"}.get(family, "")
+        assert chat.turn_start() == start, family
+        ids = prompts.encode([USER]) + response_ids(prompts, "It is 42.", [USER])
+        if family != "qwen3":  # whether to think is the model's choice
+            assert chat.encode_chat([USER, ANSWER]).ids[: len(ids)] == ids, family
+        assert response_ids(prompts, " It is 42.", [USER]) == prompts.encode_continuation(" It is 42.", eos=True)
+        as_it_is = prompts.encode_continuation("It is 42.", eos=True)
+        assert (response_ids(prompts, "It is 42.", [USER]) == as_it_is) == (family != "mistral"), family
+        for sampled_or_plain in (None, "1+1?", {"ids": [1, 2]}):
+            assert response_ids(prompts, "It is 42.", sampled_or_plain) == as_it_is, family
+        assert response_ids(prompts, "", [USER]) == [prompts.eos_id], "nothing stays nothing"
+        assert chat.turn_start(enable_thinking=False) == ("" if family == "qwen3" else start)
+    mistral = ChatPrompts(chats["mistral"][0])
+    rows = encode_sft(mistral, [{"prompt": "1+1?", "completion": "2"}], completion_length=8)
+    record = {"prompt": "1+1?", "responses": ["2", "3"], "rewards": [1.0, 0.0]}
+    pairs, _ = encode_preferences(mistral, [record], prompt_buckets=(64,), completion_length=8)
+    wanted = mistral.encode_continuation(" 2", eos=True)
+    for row in (rows["tokens"][0], pairs["tokens"][0, 0]):
+        assert row[-8:][: len(wanted)].tolist() == wanted
+    turns = encode_sft(mistral, [{"prompt": "1+1?", "turns": ["2", "ok", "4"]}], completion_length=16)
+    sampled = mistral.encode_continuation("2", eos=True)
+    assert turns["tokens"][0, -16:][: len(sampled)].tolist() == sampled, "an episode is as it was recorded"
 
 
 def test_stripped_thinking_is_refused_or_reported(chats):
