@@ -142,16 +142,23 @@ class ChatTemplate:
           EncodedChat.
 
         Raises:
-          ChatTemplateError: if the assistant's tokens cannot be determined, because the template rewrites the prompt.
+          ChatTemplateError: if the assistant's tokens cannot be determined, because the template rewrites the prompt,
+            or rewrites an earlier answer and ends it with no EOS of the tokenizer.
         """
         text, spans = self._render(messages, add_generation_prompt, tools, variables)
         ids, offsets = self.tokenizer.encode_with_offsets(text)
         if self._template(tools).marks_assistant:
             return EncodedChat(ids, [any(_overlap(token, span) for span in spans) for token in offsets])
         mask = [False] * len(ids)
-        for span, exact in self._answers(messages, text, tools, variables):
+        for number, (span, exact) in enumerate(self._answers(messages, text, tools, variables)):
             inside = [place for place, token in enumerate(offsets) if _overlap(token, span)]
             ends = [place for place in inside if ids[place] in self.tokenizer.eos_ids]
+            if not exact and not ends:  # then nothing tells it from the turns that follow
+                raise ChatTemplateError(
+                    f"{self.path} rewrites the assistant's message {number} (from 0) once others follow, and ends it "
+                    "with no EOS of the tokenizer: its end cannot be identified; name the token that ends turns as "
+                    "eos_token or in generation_config.json, or mark the answers with generation blocks"
+                )
             last = ends[-1 if exact else 0] if ends else inside[-1] if inside else -1
             for place in inside:
                 mask[place] = place <= last

@@ -208,6 +208,18 @@ def test_a_response_begins_as_the_template_begins_it(chats):
     assert turns["tokens"][0, -16:][: len(sampled)].tolist() == sampled, "an episode is as it was recorded"
 
 
+def test_a_rewritten_answer_without_an_eos_is_refused_not_taken_for_all_that_follows(tmp_path):
+    folder = chatml(tmp_path, QWEN3)
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"eos_token": "<|endoftext|>"}))
+    (folder / "generation_config.json").write_text('{"eos_token_id": 0}')
+    chat = ChatTemplate.load(folder, load_tokenizer(folder))
+    thought = {"role": "assistant", "content": "<think>Sum.</think>It is 42."}
+    with pytest.raises(ChatTemplateError, match=r"rewrites the assistant's message 0 .* eos_token or in generation"):
+        chat.encode_chat([USER, thought, THANKS, ANSWER])
+    assert masked_text(chat, chat.encode_chat([USER, ANSWER])).startswith("<think>\n\n</think>\n\nIt is 42.")
+
+
 def test_stripped_thinking_is_refused_or_reported(chats):
     chat, theirs = chats["qwen3"]
     thought = "<think>\nSum.\n</think>\n\nIt is 42."
