@@ -27,6 +27,16 @@ from rl_jax.runs.run_record import is_complete, read_json
 SOURCE = "source.json"  # beside an evaluation: what it was made of
 
 
+def config_words(command: Sequence[str]) -> list[str]:
+    """The words of a command that set its config, each with its value: `--config.name x` becomes --config.name=x."""
+    words = []
+    for word, after in zip(command, [*command[1:], "--"], strict=True):
+        if word.startswith("--config"):
+            is_whole = "=" in word or after.startswith("--")  # a Boolean field needs no value
+            words.append(word if is_whole else f"{word}={after}")
+    return words
+
+
 def command_of(trained: pathlib.Path, tested: pathlib.Path, folder: pathlib.Path) -> list[str]:
     """The command that evaluates the run `trained` on the task of the run `tested`.
 
@@ -36,7 +46,7 @@ def command_of(trained: pathlib.Path, tested: pathlib.Path, folder: pathlib.Path
     for run in (trained, tested):
         if not is_complete(run):
             raise ValueError(f"{run} is not complete: run its command again, or leave it out")
-    words = [word for word in read_json(tested / "run.json")["command"] if word.startswith("--config")]
+    words = config_words(read_json(tested / "run.json")["command"])
     words = [word for word in words if not word.startswith("--config.init_from=")]
     if not any(word.startswith("--config=") for word in words):
         raise ValueError(f"{tested}/run.json: its command has no --config=FILE")

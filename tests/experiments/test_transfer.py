@@ -43,6 +43,13 @@ def test_every_run_is_tested_on_every_task(runs, capsys):
         assert json.load(file) == {"runs": ["sums", "differences"], "eval/pass@1": [[0.75, 0.25], [0.25, 0.75]]}
 
 
+def test_a_value_after_a_space_stays_with_its_flag():
+    command = ["grpo.py", "--config", "a.py", "--config.name", "x", "--config.log.progress", "--config.init_from", "y"]
+    assert transfer.config_words([*command, "--workdir", "z", "--config.seed=-1"]) == [
+        "--config=a.py", "--config.name=x", "--config.log.progress", "--config.init_from=y", "--config.seed=-1",
+    ]  # fmt: skip
+
+
 def test_what_cannot_be_compared_is_refused(runs, capsys, tmp_path):
     folders, output, _ = runs
     for arguments, said in (
