@@ -12,16 +12,17 @@ that names its annotator. The report has the sizes of the groups, and if the pai
 """
 
 import argparse
-import itertools
 import json
 import pathlib
 import sys
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from scipy import optimize
 
 from experiments.parts import pair_scores
 from rl_jax.preferences import annotators
+from rl_jax.runs.logging import write_atomically
 
 
 def report(groups: Mapping, records: Sequence[Mapping], by: str, count: int) -> str:
@@ -32,10 +33,10 @@ def report(groups: Mapping, records: Sequence[Mapping], by: str, count: int) -> 
     if None in truth.values():
         return said
     tastes = sorted(set(truth.values()))
-    best = 0.0
-    for names in itertools.permutations(range(max(count, len(tastes))), len(tastes)):
-        of_taste = dict(zip(tastes, names, strict=True))
-        best = max(best, float(np.mean([of_taste[truth[name]] == group for name, group in groups.items()])))
+    members = np.zeros((len(tastes), count), int)
+    for name, group in groups.items():
+        members[tastes.index(truth[name]), group] += 1
+    best = members[optimize.linear_sum_assignment(members, maximize=True)].sum() / len(groups)
     return f"{said}; {best:.3f} of them with their own taste"
 
 
@@ -58,13 +59,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise ValueError(f"record {names.index(None)} has no {options.by!r} in info: name the annotators with --by")
         gaps = np.stack([pair_scores.gaps(pair_scores.load_scorer(run)[0], records) for run in options.runs])
         groups = annotators.assign(gaps, names)
-        options.out.write_text(
-            json.dumps({str(name): group for name, group in groups.items()}) + "\n", encoding="utf-8"
-        )
+        said = report(groups, records, options.by, len(options.runs))
+        text = json.dumps({str(name): group for name, group in groups.items()}) + "\n"
+        write_atomically(options.out, text.encode())
     except (ValueError, OSError) as error:
         print(f"experiments.tools.preference_groups: {error}", file=sys.stderr)
         return 2
-    print(report(groups, records, options.by, len(options.runs)))
+    print(said)
     return 0
 
 

@@ -149,3 +149,11 @@ def test_its_config_can_run(arg):
     assert not model or config.algorithm.standardize
     with pytest.raises(ValueError, match="choose one of group0, group1, everyone, mean, single, not group0, mean"):
         maxmin.get_config("group0,mean")
+
+
+def test_the_report_of_many_tastes_ends_at_once():
+    """Groups are named after tastes by the best assignment, not by trying all of 12! names."""
+    records = [{"info": {"annotator": i, "user": i % 12}} for i in range(24)]
+    for count, share in ((12, "1.000"), (2, "0.167")):
+        said = preference_groups.report({i: i % count for i in range(24)}, records, "annotator", count)
+        assert said.endswith(f"; {share} of them with their own taste")
