@@ -24,7 +24,7 @@ def card(
     *,
     config: Mapping[str, Any],
     record: Mapping[str, Any],
-    step: int | None,
+    step: int,
     evaluation: Mapping[str, Any],
     adapters: bool,
     license: str,
@@ -36,7 +36,7 @@ def card(
       name: of the model.
       config: of the run, nested dicts.
       record: its run.json.
-      step: of the checkpoint; None is the last one.
+      step: of the checkpoint.
       evaluation: "step" and metrics by name; empty if there is none.
       adapters: whether the folder has adapters/.
       license: "" leaves it out.
@@ -60,15 +60,15 @@ def card(
 TRAINED_BY = {"sft": "sft"}  # program -> the group of its optimizer, if that is not `train`
 
 
-def _method(config: Mapping, program: str, base: str, step: int | None) -> list[str]:
+def _method(config: Mapping, program: str, base: str, step: int) -> list[str]:
     algorithm, train = config.get("algorithm", {}), config[TRAINED_BY.get(program, "train")]
     terms = {name: algorithm[name]["fn"] for name in TERMS if isinstance(algorithm.get(name), Mapping)}
     lines = [f"Trained by {PROGRAMS[program]}, with `experiments.{program}` of rl_jax.", ""]
-    lines += [f"- from: {_code(base) if base else 'a model with random weights' }"]
+    lines += [f"- from: {_code(base) if base else 'a model with random weights'}"]
     if program != "sft":
         lines += [f"- {name}: {_code(fn)}" for name, fn in terms.items() if fn]
     rank = config["model"]["lora"]["rank"]
-    lines += [f"- steps: {train['steps'] if step is None else step}", f"- seed: {config['seed']}"]
+    lines += [f"- steps: {step}", f"- seed: {config['seed']}"]
     lines += [f"- learning rate: {train['optimizer']['learning_rate']}", f"- LoRA rank: {rank or 'none, all weights'}"]
     return lines
 

@@ -27,7 +27,7 @@ import jax
 from experiments.export import card, tokenizer_files
 from experiments.parts import hub, refusals
 from experiments.parts.budgets import BEST
-from experiments.parts.setup import Setup, load_params, load_task, lora_config, make_setup, model_config
+from experiments.parts.setup import Setup, load_checkpoint, load_task, lora_config, make_setup, model_config
 from experiments.parts.stored import read_config
 from rl_jax import tasks
 from rl_jax.core.types import Params
@@ -90,7 +90,8 @@ def write_folder(path: pathlib.Path, to: pathlib.Path, *, dtype: str | None = No
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise FileExistsError(f"{to} exists and is not empty: give a new folder, or remove this one first")
     record, setup = open_run(path)
-    params = load_params(setup, path)
+    params, host = load_checkpoint(setup, path)
+    step = host["step"]  # RUN has no number, and its newest checkpoint may be damaged
     base = setup.config.model.path
     like = hub.local_folder(base, weights=False) if base else None
     to.parent.mkdir(parents=True, exist_ok=True)
@@ -106,8 +107,8 @@ def write_folder(path: pathlib.Path, to: pathlib.Path, *, dtype: str | None = No
             to.name,
             config=last_config(run_folder(path)),
             record=record,
-            step=_step(path),
-            evaluation=last_evaluation(run_folder(path), _step(path)),
+            step=step,
+            evaluation=last_evaluation(run_folder(path), step),
             adapters=(partial / ADAPTERS).exists(),
             license=license,
             lacks=lacks,
@@ -144,15 +145,10 @@ def generation_config(setup: Setup) -> dict[str, Any]:
     return result | {"do_sample": True} | {name: fields[name] for name in names if name in fields}
 
 
-def _step(path: pathlib.Path) -> int | None:
-    """The step that was asked for; None is the newest."""
-    return None if run_folder(path) == path else int(path.name)
-
-
-def last_evaluation(workdir: pathlib.Path, step: int | None) -> dict[str, Any]:
+def last_evaluation(workdir: pathlib.Path, step: int) -> dict[str, Any]:
     """The last row of metrics.jsonl with an evaluation, at `step` at the latest: "step" and its eval/ metrics."""
     path = workdir / METRICS_FILE
-    rows = [row for row in (read_jsonl(path) if path.exists() else []) if step is None or row.get("step", 0) <= step]
+    rows = [row for row in (read_jsonl(path) if path.exists() else []) if row.get("step", 0) <= step]
     rows = [{name: row[name] for name in row if name == "step" or name.startswith("eval/")} for row in rows]
     return next((row for row in reversed(rows) if len(row) > 1), {})
 

@@ -329,6 +329,11 @@ def load_params(setup: Setup, workdir: str | os.PathLike) -> types.Params:
       FileNotFoundError: if there is no checkpoint; the message says how to make one.
       ValueError: if it cannot be read, is of another model (names the fields that differ), or is no language model's.
     """
+    return load_checkpoint(setup, workdir)[0]
+
+
+def load_checkpoint(setup: Setup, workdir: str | os.PathLike) -> tuple[types.Params, dict[str, Any]]:
+    """As load_params: (the params, the host's state, with the "step" of the checkpoint that could be read)."""
     folder, step = pathlib.Path(workdir) / "checkpoints", None
     if (path := pathlib.Path(workdir)).parent.name == "checkpoints" and path.name.isdecimal():
         folder, step = path.parent, int(path.name)
@@ -347,7 +352,8 @@ def load_params(setup: Setup, workdir: str | os.PathLike) -> types.Params:
     )
     with checkpoint.Checkpointer(folder, every=1) as checkpoints:
         try:
-            return checkpoints.restore({"params": shapes}, step)[0]["params"]
+            items, host = checkpoints.restore({"params": shapes}, step)
+            return items["params"], host
         except ValueError as error:
             if "other shapes" in str(error) and (differing := _other_fields(setup.config, folder.parent)):
                 raise ValueError(f"init_from={workdir} is of another model: {differing}") from error

@@ -101,7 +101,7 @@ def test_a_run_on_a_model_of_the_hub_goes_back_to_the_hub(folder, tmp_path, monk
     assert read.apply_chat_template(messages, tokenize=False, add_generation_prompt=True) == "<user>3+5=<a>"
     text = (to / "README.md").read_text()
     assert 'base_model: "org/tiny"' in text and 'license: "mit"' in text and "- steps: 2" in text
-    for said in ("- \"grpo\"", "eval/reward", "after step 2", "- commit: `", commit, "adapters/", "group_relative"):
+    for said in ('- "grpo"', "eval/reward", "after step 2", "- commit: `", commit, "adapters/", "group_relative"):
         assert said in text, said
 
 
@@ -139,10 +139,15 @@ def test_a_model_from_scratch_opens_in_transformers_with_its_characters(tmp_path
     jax.tree.map(
         np.testing.assert_array_equal, again.init_params(), load_params(setup, tmp_path / "run"),
     )  # fmt: skip
+    # A run that was stopped at step 1, with an evaluation since: neither it nor the configured steps are the card's.
+    shutil.rmtree(tmp_path / "run" / "checkpoints" / "2")
+    cli.write_folder(tmp_path / "run", tmp_path / "stopped")
+    card_text = (tmp_path / "stopped" / "README.md").read_text()
+    assert "- steps: 1" in card_text and "after step 2" not in card_text
 
 
 WRITTEN = {
-    "characters": tokenizers.CharTokenizer("0123456789+-= \né\u2603\"\\<>pad"),
+    "characters": tokenizers.CharTokenizer('0123456789+-= \né\u2603"\\<>pad'),
     "bytes": tokenizers.PlainPrompts(tokenizers.ByteTokenizer()),
 }
 TEXTS = ("", " 1 +\n2", 'é\u2603"\\', "dap < > pp", "<pad>1<pad>")  # the last spells out a special token
@@ -210,9 +215,9 @@ def test_what_cannot_be_exported_is_said(tmp_path, capsys):
 def test_the_evaluation_is_that_of_the_exported_step(tmp_path):
     rows = [{"step": 0, "eval/reward": 0.1}, {"step": 2, "eval/reward": 0.2, "loss": 1.0}, {"step": 3, "loss": 1.0}]
     run = recorded(tmp_path / "run", rows=[*rows, {"step": 4, "eval/reward": 0.4}])
-    assert cli.last_evaluation(run, None) == {"step": 4, "eval/reward": 0.4}
+    assert cli.last_evaluation(run, 4) == {"step": 4, "eval/reward": 0.4}
     assert cli.last_evaluation(run, 3) == {"step": 2, "eval/reward": 0.2}
-    assert cli.last_evaluation(recorded(tmp_path / "none"), None) == {}
+    assert cli.last_evaluation(recorded(tmp_path / "none"), 4) == {}
 
 
 def test_the_best_of_the_kept_checkpoints(tmp_path):
@@ -246,6 +251,6 @@ def test_text_in_a_card_stays_code(text, shown):
 def test_the_card_says_what_the_folder_has_not():
     config = {"model": {"path": "", "lora": {"rank": 0}}, "sft": {"steps": 1, "optimizer": {"learning_rate": 1.0}}}
     record = dict(algorithm="sft", command="", git_commit="", started="", hardware={}, versions={})
-    made = dict(config=config | {"seed": 0}, record=record, step=None, evaluation={}, adapters=False, license="")
+    made = dict(config=config | {"seed": 0}, record=record, step=1, evaluation={}, adapters=False, license="")
     assert "\nWithout a tokenizer: X has none.\n" in card.card("m", **made, lacks=["a tokenizer: X has none"])
     assert "Without" not in card.card("m", **made)
