@@ -4,8 +4,9 @@
     python -m experiments.reverify runs/arithmetic --reward=math       # what another reward would have said
 
 After a verifier was changed: does it still say what it said, on the answers that models really gave? Reads
-RUN/config.json and RUN/samples.jsonl. Group terms are recomputed for whole groups only. Exits with 1 if a reward
-changed.
+RUN/config.json and RUN/samples.jsonl. Group terms are recomputed for whole groups only. What judges, or
+episodes of experiments.agents, paid cannot be recomputed from a text: such a run needs --reward. Exits with 1 if a
+reward changed, with 2 if nothing could be compared.
 """
 
 import argparse
@@ -48,7 +49,17 @@ def read_samples(run: pathlib.Path) -> list[dict[str, Any]]:
 
 
 def make_scorer(config: ConfigDict, reward: str) -> tuple[Rewards, bool]:
-    """(the reward of a run's config, or the terms given; whether it has group terms)."""
+    """(the reward of a run's config, or the terms given; whether it has group terms).
+
+    Raises:
+      ValueError: if no terms are given, and judges or an environment gave the run's rewards.
+    """
+    for group, giver in (("judge", "judges"), ("agent", "an environment")):
+        if config.get(group) and not reward:
+            raise ValueError(
+                f"{giver} gave the rewards of this run (config.{group}), which cannot be recomputed from its samples: "
+                "give terms to compare with, --reward=math"
+            )
     settings = common.base("").reward  # older runs lack some fields
     settings.update(config.reward)
     if reward:
@@ -83,6 +94,9 @@ def main(argv: list[str] | None = None) -> int:
         whole = [place for part in groups(rows, same) if len(part) == size[rows[part[0]]["split"]] for place in part]
         console.print(f"{len(rows) - len(whole)} of {len(rows)} samples left out: their groups are not complete")
         rows = [rows[place] for place in whole]
+        if not rows:
+            text = "nothing to compare: no group is complete; train with log.sample_rows of a whole group or more"
+            refusals.refuse("experiments.reverify", text)
     with scorer as rewards:
         result = score_answers(rewards, rows, same)
     stored = np.array([row["reward"] for row in rows])

@@ -4,8 +4,10 @@
     python -m experiments.score ANSWERS.jsonl --reward=math,0.2*my_rewards:brief --prompt=question --completion=output
 
 A line is a JSON object with the prompt, a completion and whatever the reward reads; its other columns are the reward's
-`info`. Neighbouring lines with one prompt are a group, for the terms that see a whole group. Prints each term's mean,
-range and share of non-zero values, the failures, and the lowest and highest answers; --out writes every row.
+`info`. Four columns have a meaning of their own if they are there: `id` and `source` of the prompt, `length` in tokens
+(a whole number; without it the characters count) and `truncated` (true or false). Neighbouring lines with one prompt
+are a group, for the terms that see a whole group. Prints each term's mean, range and share of non-zero values, the
+failures, and the lowest and highest answers; --out writes every row to a new file.
 """
 
 import argparse
@@ -34,6 +36,11 @@ from rl_jax.rewards.pool import RewardResult
 from rl_jax.rewards.terms import load_terms
 from rl_jax.runs.logging import write_atomically
 
+TYPES = {  # column -> (whether a value can be, in words)
+    "length": (lambda value: type(value) is int and value >= 0, "the answer's tokens, a whole number of 0 or more"),
+    "truncated": (lambda value: isinstance(value, bool), "true or false"),
+}
+
 
 def read_answers(path: pathlib.Path, columns: Mapping[str, str]) -> list[dict[str, Any]]:
     """The answers of a JSONL file.
@@ -43,7 +50,8 @@ def read_answers(path: pathlib.Path, columns: Mapping[str, str]) -> list[dict[st
       columns: "prompt" and "completion" -> the column that holds it.
 
     Raises:
-      DataError: if a line is no JSON object, or has no such column or no text in it.
+      DataError: if a line is no JSON object, has no such column or no text in it, or a `length` or `truncated` of
+        another type.
     """
     result, bad = [], BadRecords()
     for line, record in read_objects(path, bad):
@@ -51,6 +59,10 @@ def read_answers(path: pathlib.Path, columns: Mapping[str, str]) -> list[dict[st
             if not isinstance(record.get(column), str):  # an empty completion is an answer, too
                 have = ", ".join(record) or "nothing"
                 bad.reject(path, line, f"no text (the line has {have}); --{name}=COLUMN names another", field=column)
+        for column, (good, must) in TYPES.items():
+            if column in record and not good(record[column]):
+                problem = f"must be {must}, got {record[column]!r:.40}; a column that means something else"
+                bad.reject(path, line, f"{problem} needs a new name", field=column)
         known = {name: record[column] for name, column in columns.items()}
         info = {name: value for name, value in record.items() if name not in columns.values()}
         kept = {name: record[name] for name in ("id", "source", "length", "truncated") if name in record}
@@ -72,27 +84,29 @@ def table(result: RewardResult) -> Table:
 
 
 def _check(options: argparse.Namespace) -> None:
-    """Raises ValueError if an option's value cannot be."""
+    """Raises ValueError or FileExistsError if an option's value cannot be."""
     if options.workers < 0:
         raise ValueError(f"--workers={options.workers} must be 0 (this process) or more")
     if not 0 < options.time_limit_s < math.inf:
         raise ValueError(f"--time_limit_s={options.time_limit_s} must be above 0 seconds")
     if options.out and not options.out.absolute().parent.is_dir():
         raise ValueError(f"--out={options.out}: there is no folder {options.out.parent}")
+    if options.out and options.out.exists():
+        raise FileExistsError(f"{options.out} is there already: name another file, or remove it")
     bind(options.compose, compose)
 
 
 def main(argv: list[str] | None = None) -> int:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m experiments.score", description=__doc__.partition("\n")[0])
-    parser.add_argument("file", type=pathlib.Path, help="answers, one JSON object per line")
+    parser.add_argument("file", type=pathlib.Path, help="JSON lines with answers, and perhaps length and truncated")
     parser.add_argument("--reward", required=True, help="terms: math,0.2*my_rewards:brief, or a table as in a config")
     parser.add_argument("--compose", default="weighted_sum", help="a function of rl_jax.rewards.compose")
     parser.add_argument("--prompt", default="prompt", help="column of the prompt")
     parser.add_argument("--completion", default="completion", help="column of the answer")
     parser.add_argument("--workers", type=int, default=2, help="processes; 0: this one, without a time limit")
     parser.add_argument("--time_limit_s", type=float, default=1.0, help="seconds per answer")
-    parser.add_argument("--out", type=pathlib.Path, help="a JSONL file for every answer with its terms and reward")
+    parser.add_argument("--out", type=pathlib.Path, help="a new JSONL file for every answer with its terms and reward")
     options = parser.parse_args(argv)
     sys.path.append(os.getcwd())  # a reward beside the answers
     settings = common.base("score").reward
@@ -102,7 +116,7 @@ def main(argv: list[str] | None = None) -> int:
         terms = load_terms(parse_terms(options.reward), resolve)
         answers = read_answers(options.file, {"prompt": options.prompt, "completion": options.completion})
         scorer = Rewards(settings, terms)
-    except ValueError as error:
+    except (ValueError, FileExistsError) as error:
         refusals.refuse("experiments.score", str(error))
     with scorer as rewards:
         result = score_answers(rewards, answers, lambda answer: answer["prompt"])

@@ -257,6 +257,41 @@ def test_score_names_a_missing_column_and_a_bad_reward(answers):
         score_main([str(answers), "--reward=sevens"])
 
 
+def test_score_refuses_what_it_would_misread_or_replace(answers, tmp_path):
+    reward = f"--reward={small.reward(small.sevens)}"
+    before = answers.read_text()
+    with pytest.raises(SystemExit, match="answers.jsonl is there already: name another file, or remove it"):
+        score_main([str(answers), reward, "--prompt=question", "--workers=0", f"--out={answers}"])
+    assert answers.read_text() == before
+    path = tmp_path / "typed.jsonl"
+    for fields, said in (
+        ({"length": "short"}, "field 'length': must be the answer's tokens, a whole number of 0 or more, got 'short'"),
+        ({"length": None}, "field 'length': must be .* got None; a column that means something else"),
+        ({"length": True}, "field 'length': must be"),
+        ({"truncated": "false"}, "field 'truncated': must be true or false, got 'false'"),
+    ):
+        row = {"prompt": "q", "completion": "7"}
+        path.write_text(json.dumps(row | {"length": 1, "truncated": True}) + "\n" + json.dumps(row | fields))
+        with pytest.raises(SystemExit, match=f"typed.jsonl, line 2, {said}"):
+            score_main([str(path), reward, "--workers=0"])
+
+
+def test_reverify_refuses_what_it_cannot_compare(tmp_path, capsys):
+    """Rewards that judges or an environment gave, unless terms are given; groups of which samples are missing."""
+    row = {"prompt": "1=", "completion": "77", "info": {}, "step": 0, "split": "train", "truncated": False}
+    (tmp_path / "samples.jsonl").write_text(json.dumps(row | {"reward": 2.0}) + "\n")
+    config = small_config(tmp_path, reward__function=small.reward(small.sevens))
+    for group, said in (("judge", "judges gave the rewards"), ("agent", "an environment gave the rewards")):
+        (tmp_path / "config.json").write_text(json.dumps(config.to_dict() | {group: {"x": {"fn": "y"}}}))
+        with pytest.raises(SystemExit, match=f"{said} of this run .*--reward=math"):
+            reverify_main([str(tmp_path)])
+        assert reverify_main([str(tmp_path), f"--reward={small.reward(small.sevens)}"]) == 0
+    (tmp_path / "config.json").write_text(json.dumps(config.to_dict()))
+    with pytest.raises(SystemExit, match="nothing to compare: no group is complete") as refused:
+        reverify_main([str(tmp_path), f"--reward={dict(best=TERMS['best'])}"])
+    assert refused.value.code == 2
+
+
 def test_reverify_lists_what_a_changed_verifier_says(tmp_path, capsys):
     config = small_config(tmp_path, reward__function=small.reward(small.sevens))
     run = tmp_path / "run"
