@@ -11,8 +11,8 @@ only as long as it is positive (objective mismatch, "The Alignment Ceiling", Lam
 import argparse
 import math
 import pathlib
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from scipy import stats
 
@@ -27,7 +27,8 @@ class Point(NamedTuple):
 
     Attributes:
       step: of the run.
-      kl: k1 to the reference in the step, per token, in nats; 0 before the first step.
+      kl: k1 to the reference in the step, per token, in nats; 0 before the first step, nan if it was not
+        measured or not finite.
       proxy: mean reward of held-out prompts.
       gold: the same, of the task's own reward.
     """
@@ -47,10 +48,16 @@ def points_of(workdir: pathlib.Path) -> list[Point]:
     path = workdir / "metrics.jsonl"
     rows = read_jsonl(path) if path.exists() else []
     rows = [row for row in rows if row.get(GOLD) is not None and row.get(PROXY) is not None]
-    points = [Point(row["step"], row.get("kl/k1") or 0.0, row[PROXY], row[GOLD]) for row in rows]
+    points = [Point(row["step"], _kl_of(row), row[PROXY], row[GOLD]) for row in rows]
     if not points:
         raise ValueError(f"{workdir}: no row of metrics.jsonl has {PROXY} and {GOLD}: give a run with config.judge")
     return points
+
+
+def _kl_of(row: Mapping[str, Any]) -> float:
+    """0 before the first step; nan if the row has none, or one that was not finite (null in the file)."""
+    kl = row.get("kl/k1")
+    return kl if kl is not None else math.nan if row["step"] else 0.0
 
 
 def lost(points: list[Point]) -> float:

@@ -304,6 +304,10 @@ def test_over_optimisation_is_the_gold_reward_that_is_lost(tmp_path, capsys):
     said = capsys.readouterr().out
     assert f"/{tmp_path.name} | 2 | 0.200 | 2.000 | 0.750 |" in said and f"| seed1/{tmp_path.name} | 4 |" in said
     assert f"| seed1/{tmp_path.name} | 2 |" not in said
+    rows[3] |= {"kl/k1": None}  # a KL that was not finite is not 0
+    (twin / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    points = over_optimization.points_of(twin)
+    assert "| a | 0 | 0.000 |" in (said := over_optimization.table({"a": points})) and "| a | 4 | nan |" in said
     with pytest.raises(ValueError, match="nowhere: no row .* give a run with config.judge"):
         over_optimization.points_of(tmp_path / "nowhere")
 
