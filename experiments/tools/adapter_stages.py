@@ -50,7 +50,7 @@ class Front:
 
     def __init__(self, port: int):
         self.ask: Ask = list
-        self._server = make_server(lambda texts: self.ask(texts), lambda text, limit: text, port=port)
+        self._server = make_server(lambda texts: self.ask(texts), lambda text, limit: text, longest=48, port=port)
         self.url = f"http://127.0.0.1:{self._server.server_port}"
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
 

@@ -4,9 +4,10 @@
     curl -d '{"prompt": "1+2=", "max_tokens": 4}' http://127.0.0.1:8000/v1/completions
 
 The model is the workdir of a run (its newest checkpoint, and newer ones as they come with --follow). Answers are
-greedy: a request with a temperature above 0, with n above 1 or with stream is refused, since it could not be honoured.
-A chat is its messages, one per line: models from scratch have no template. One request at a time, on 127.0.0.1 unless
---host says otherwise; nobody is asked for a key. For large models take vLLM or SGLang.
+greedy: a request with a temperature above 0, with n above 1, with stream, echo, logprobs or another field of REFUSED is
+refused, since it could not be honoured; `stop` is, and `max_tokens` up to --max_tokens. A chat is its messages, one per
+line: models from scratch have no template. One request at a time, on 127.0.0.1 unless --host says otherwise; nobody is
+asked for a key. For large models take vLLM or SGLang.
 """
 
 import argparse
@@ -17,12 +18,17 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from experiments.parts import refusals
 from experiments.parts.judges.base import setup_of
 from experiments.parts.judges.generative import make_ask
 from experiments.parts.text_models import CHAT, Ask
 from rl_jax.rollout.lm.client import COMPLETIONS
 
 MAX_REQUEST = 1 << 20  # bytes
+REFUSED: dict[str, Any] = {  # field of a request -> the value that it may have besides null
+    "temperature": 0, "n": 1, "best_of": 1, "stream": False, "echo": False, "top_k": 1, "top_p": 1, "min_p": 0,
+    "presence_penalty": 0, "frequency_penalty": 0, "repetition_penalty": 1, "logprobs": False, "top_logprobs": None,
+}  # fmt: skip
 
 
 class NewestRun:
@@ -47,7 +53,7 @@ class NewestRun:
         return self._ask(texts)
 
 
-def reply(path: str, body: dict[str, Any], ask: Ask, cut: Callable[[str, int], str]) -> dict[str, Any]:
+def reply(path: str, body: dict[str, Any], ask: Ask, cut: Callable[[str, int], str], longest: int) -> dict[str, Any]:
     """The body of an answer.
 
     Args:
@@ -55,15 +61,17 @@ def reply(path: str, body: dict[str, Any], ask: Ask, cut: Callable[[str, int], s
       body: of the request.
       ask: who answers.
       cut: (text, tokens) -> the text without those that are too many.
+      longest: answer, in tokens, whatever the request allows. `ask` gives more than that if there is more.
 
     Raises:
       ValueError: if the request cannot be honoured.
     """
     if path not in (CHAT, COMPLETIONS):
         raise ValueError(f"there is {CHAT} and {COMPLETIONS}, not {path}")
-    for name, allowed in (("temperature", 0), ("n", 1), ("stream", False)):
-        if body.get(name, allowed) not in (allowed, None):
-            raise ValueError(f"{name}={body[name]!r}: answers are greedy, one at a time, whole: leave it out")
+    for name, allowed in REFUSED.items():
+        value = body.get(name)
+        if value is not None and (value != allowed or name == "logprobs" and value is not False):  # 0 asks for one
+            raise ValueError(f"{name}={value!r}: answers are greedy, one at a time, whole, as text: leave it out")
     if path == CHAT:
         messages = body.get("messages")
         if not messages or not all(isinstance(x, dict) and isinstance(x.get("content"), str) for x in messages):
@@ -74,22 +82,36 @@ def reply(path: str, body: dict[str, Any], ask: Ask, cut: Callable[[str, int], s
         prompts = [prompts] if isinstance(prompts, str) else prompts
         if not prompts or not all(isinstance(text, str) for text in prompts):
             raise ValueError("prompt must be a text, or a list of texts")
-    limit = body.get("max_tokens")
+    limit = body.get("max_completion_tokens") if body.get("max_tokens") is None else body["max_tokens"]
     if limit is not None and (not isinstance(limit, int) or limit < 1):
         raise ValueError(f"max_tokens={limit!r} must be 1 or more")
-    texts = [text if limit is None else cut(text, limit) for text in ask(prompts)]
-    choices = [{"index": i, "text": text, "finish_reason": "stop"} for i, text in enumerate(texts)]
+    ends = _ends(body.get("stop"))
+    choices = []
+    for i, text in enumerate(ask(prompts)):
+        short = cut(text, min(limit or longest, longest))
+        stops = [short.find(end) for end in ends if end in short]
+        reason = "length" if short != text and not stops else "stop"
+        choices.append({"index": i, "text": short[: min(stops)] if stops else short, "finish_reason": reason})
     if path == CHAT:
         choices = [x | {"message": {"role": "assistant", "content": x.pop("text")}} for x in choices]
     return {"object": "chat.completion" if path == CHAT else "text_completion", "choices": choices}
 
 
-def make_server(ask: Ask, cut: Callable[[str, int], str], *, host: str = "127.0.0.1", port: int = 0):
+def _ends(stop: Any) -> list[str]:
+    """The texts of a request's `stop`: none, one or a list. Raises ValueError if it is anything else."""
+    ends = [] if stop is None else [stop] if isinstance(stop, str) else stop
+    if not isinstance(ends, list) or not all(isinstance(end, str) and end for end in ends):
+        raise ValueError(f"stop={stop!r:.40} must be a text, or a list of texts, none of them empty")
+    return ends
+
+
+def make_server(ask: Ask, cut: Callable[[str, int], str], *, longest: int, host: str = "127.0.0.1", port: int = 0):
     """An http.server.ThreadingHTTPServer that is not running yet. port: 0 is any that is free.
 
     Args:
       ask: who answers; one call at a time.
       cut: as in `reply`.
+      longest: as in `reply`.
       host: to listen on.
       port: to listen on.
     """
@@ -107,7 +129,7 @@ def make_server(ask: Ask, cut: Callable[[str, int], str], *, host: str = "127.0.
                 if not isinstance(body, dict):
                     raise ValueError("the request is not a JSON object")
                 with lock:
-                    self._send(200, reply(self.path, body, ask, cut))
+                    self._send(200, reply(self.path, body, ask, cut, longest))
             except (ValueError, TypeError) as error:
                 self._send(400, {"error": {"message": str(error)}})
 
@@ -137,15 +159,18 @@ def main(argv=None) -> None:
     parser.add_argument("--follow", action="store_true", help="answer with newer checkpoints as they come")
     options = parser.parse_args(argv)
     folder = pathlib.Path(options.run)
-    ask = NewestRun(folder, options.max_tokens, follow=options.follow)
-    tokenizer = setup_of(folder).task.tokenizer
-    ask([""])  # loaded before the first request
+    if options.max_tokens < 1:
+        parser.error(f"--max_tokens={options.max_tokens} must be 1 or more")
+    with refusals.refusing("experiments.tools.serve_text"):
+        ask = NewestRun(folder, options.max_tokens + 1, follow=options.follow)  # one more tells what was cut
+        tokenizer = setup_of(folder).task.tokenizer
+        ask([""])  # loaded before the first request
 
     def cut(text: str, limit: int) -> str:
         ids = tokenizer.encode(text)
         return text if len(ids) <= limit else tokenizer.decode(ids[:limit])
 
-    server = make_server(ask, cut, host=options.host, port=options.port)
+    server = make_server(ask, cut, longest=options.max_tokens, host=options.host, port=options.port)
     print(f"{folder} answers at http://{options.host}:{server.server_port}", flush=True)
     try:
         server.serve_forever()

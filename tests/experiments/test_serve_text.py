@@ -19,7 +19,7 @@ def cut(text, limit):
 
 
 def test_a_server_of_ones_own_is_asked_as_any_other():
-    server = serve_text.make_server(ask, cut)
+    server = serve_text.make_server(ask, cut, longest=64)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:
@@ -35,7 +35,7 @@ def test_a_server_of_ones_own_is_asked_as_any_other():
 
 
 def test_replies():
-    found = serve_text.reply("/v1/completions", {"prompt": ["a", "b"], "temperature": 0, "stream": None}, ask, cut)
+    found = serve_text.reply("/v1/completions", {"prompt": ["a", "b"], "temperature": 0, "stream": None}, ask, cut, 9)
     assert [choice["text"] for choice in found["choices"]] == ["A", "B"]
     for path, body, said in (
         ("/v1/models", {}, "not /v1/models"),
@@ -44,9 +44,37 @@ def test_replies():
         ("/v1/completions", {"prompt": [1, 2]}, "a list of texts"),
         ("/v1/completions", {"prompt": "a", "n": 2}, "n=2"),
         ("/v1/completions", {"prompt": "a", "max_tokens": 0}, "max_tokens=0"),
+        ("/v1/completions", {"prompt": "a", "logprobs": 0}, "logprobs=0: answers are greedy"),
+        ("/v1/completions", {"prompt": "a", "echo": True}, "echo=True"),
+        ("/v1/completions", {"prompt": "a", "top_k": 5}, "top_k=5"),
+        ("/v1/completions", {"prompt": "a", "stop": ""}, "stop='' must be a text"),
+        (CHAT, {"messages": [{"content": "a"}], "stop": [1]}, "stop=.1. must be a text"),
     ):
         with pytest.raises(ValueError, match=said):
-            serve_text.reply(path, body, ask, cut)
+            serve_text.reply(path, body, ask, cut, 9)
+
+
+@pytest.mark.parametrize(
+    ("fields", "text", "reason"),
+    [
+        ({}, "ABCDEFGHI", "length"),  # of the server's 9
+        ({"max_tokens": 99}, "ABCDEFGHI", "length"),
+        ({"max_tokens": 2}, "AB", "length"),
+        ({"stop": "D"}, "ABC", "stop"),
+        ({"stop": ["F", "CD"], "max_tokens": 8, "logprobs": False}, "AB", "stop"),
+        ({"stop": ["F"], "max_tokens": 2}, "AB", "length"),
+        ({"prompt": "abcdefghi"}, "ABCDEFGHI", "stop"),
+    ],
+)
+def test_where_an_answer_ends(fields, text, reason):
+    body = {"prompt": "abcdefghijkl"} | fields
+    [choice] = serve_text.reply("/v1/completions", body, ask, cut, 9)["choices"]
+    assert (choice["text"], choice["finish_reason"]) == (text, reason)
+
+
+def test_a_run_that_is_not_there_is_a_message(tmp_path):
+    with pytest.raises(SystemExit, match="serve_text: .*nowhere.*config.json"):
+        serve_text.main([str(tmp_path / "nowhere")])
 
 
 def test_a_followed_run_is_loaded_again_when_it_has_a_newer_checkpoint(tmp_path, monkeypatch):
