@@ -202,6 +202,8 @@ def main(argv: list[str]) -> None:
     if not command or any(part.startswith("--workdir") for part in command):
         refusals.refuse("experiments.tools.chaos", "give the command after --, without --workdir")
     folder = pathlib.Path(FLAGS.folder)
+    if folder.exists():
+        refusals.refuse("experiments.tools.chaos", f"{folder} is there already: name another --folder, or remove it")
     folder.mkdir(parents=True)
     command = [sys.executable if part == "python" else part for part in command]
     runs, undisturbed, killed = Runs(command, folder, FLAGS.timeout_s), folder / "undisturbed", folder / "killed"

@@ -22,6 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from experiments.parts import refusals
 from experiments.parts.text_models import Ask, by_server
 from experiments.tools.two_level import CRUISES, instructed, make_levels, recorded
 from rl_jax.control import two_level
@@ -135,9 +136,10 @@ def main(argv=None) -> None:
         return print(f"{count} demonstrations in {options.write}")
     levels = make_levels(drives.observations.shape[1], 1, spoken.PEDAL_TEXTS, hidden=(64, 64))
     low = two_level.fit_low(levels, drives, keys[1], steps=options.fit)
-    planner = by_server(url=options.planner, chat=options.chat, max_tokens=16) if options.planner else scripted
     fields = dict(episodes=options.episodes, length=options.length, every=options.every)
-    total = drive(levels, low, planner, keys[2], **fields)
+    with refusals.refusing("experiments.tools.driving_talk"):
+        planner = by_server(url=options.planner, chat=options.chat, max_tokens=16) if options.planner else scripted
+        total = drive(levels, low, planner, keys[2], **fields)
     print(
         f"driver {paid.mean():.1f}, planner and controller {total.mean():.1f} ({total.min():.1f} to {total.max():.1f})"
     )

@@ -22,8 +22,12 @@ def run(options: argparse.Namespace) -> str:
     """Writes standards.json. Returns the flag that gives a run this judge.
 
     Raises:
+      FileExistsError: if standards.json is there already.
       ValueError: if a file lacks what is needed, or the server's answers cannot be used.
     """
+    path = options.workdir / "standards.json"
+    if path.exists():
+        raise FileExistsError(f"{path} is there already: name another --workdir, or remove it")
     queries = [row.get("query", "") for _, row in readers.read_objects(options.queries, readers.BadRecords())]
     if not all(isinstance(query, str) and query for query in queries):
         raise ValueError(f"{options.queries}: each line must have a query")
@@ -36,7 +40,7 @@ def run(options: argparse.Namespace) -> str:
         print(f"round {number}: " + ", ".join(f"{name} {value}" for name, value in count.items()), flush=True)
     judge = {"standards": judge_of(found.standards, options.path)}
     whole = {"standards": list(found.standards), "flaws": list(found.flaws), "rounds": list(found.rounds)}
-    write_atomically(options.workdir / "standards.json", (encode_row(whole | {"judge": judge}) + "\n").encode())
+    write_atomically(path, (encode_row(whole | {"judge": judge}) + "\n").encode())
     return f"--config.judge={json.dumps(judge)}"
 
 

@@ -20,6 +20,7 @@ import pathlib
 import jax
 import numpy as np
 
+from experiments.parts import refusals
 from experiments.parts.cooks import Cook, Partner
 from experiments.parts.text_models import Ask, by_server
 from rl_jax.envs.worlds import kitchen, kitchen_tasks
@@ -115,6 +116,16 @@ def main(argv=None) -> None:
     parser.add_argument("--limit", type=int, default=60, help="steps of an episode")
     parser.add_argument("--to", default="", help="a file for questions and answers")
     options = parser.parse_args(argv)
+    least = {"episodes": 1, "lane": 2, "onions": 1, "cook": 0, "limit": 1, "slow_steps": 0, "fast_steps": 0}
+    for name, number in least.items():
+        if getattr(options, name) < number:
+            parser.error(f"--{name}={getattr(options, name)} must be {number} or more")
+    with refusals.refusing("experiments.tools.kitchen_talk"):
+        run(options)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Plays the episodes of the command line, and prints what came of them."""
     slow = by_server(url=options.slow) if options.slow else scripted_slow
     fast = by_server(url=options.fast, max_tokens=32) if options.fast else scripted_fast
     fields = dict(lane=options.lane, onions=options.onions, cook_steps=options.cook, limit=options.limit)

@@ -127,7 +127,7 @@ def main() -> None:
     options = parser.parse_args()
     try:
         print(run(options))
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         parser.exit(1, f"{error}\n")
 
 

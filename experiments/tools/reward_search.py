@@ -174,7 +174,7 @@ def main() -> None:
     options, overrides = parser.parse_known_args()
     try:
         print(table(run(set_fields(load_config(options.config), given(overrides)), options)), end="")
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         parser.exit(1, f"{error}\n")
 
 

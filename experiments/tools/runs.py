@@ -286,6 +286,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(differences(runs))
         elif options.export:
             path = pathlib.Path(options.roots[0]) / "runs.parquet"
+            if not runs:
+                chosen = " that meets --where" if options.where else ""
+                raise ValueError(f"{path} was not written: no run{chosen} in {', '.join(options.roots)}")
             export(runs, path)
             print(f"{len(runs)} runs: {path}")
         else:

@@ -24,6 +24,7 @@ from tokenizers import decoders, models, pre_tokenizers, processors
 from configs.recipes import _start
 from rl_jax.core.types import Params, path_name
 from rl_jax.models.hf import families, loading
+from rl_jax.runs.run_record import read_json
 
 SIZES = dict(
     hidden_size=32,
@@ -67,11 +68,13 @@ def write(family: str, folder: pathlib.Path, *, seed: int = 0) -> pathlib.Path:
       The folder.
 
     Raises:
-      ValueError: if the family is unknown.
+      ValueError: if the family is unknown, or the folder has a model of another one.
     """
     if family not in FAMILIES:
         raise ValueError(f"unknown family {family!r}; the families are {', '.join(FAMILIES)}")
     if (folder / "config.json").exists():
+        if (found := read_json(folder / "config.json").get("model_type")) != family:
+            raise ValueError(f"{folder} has a model of type {found}, not {family}: name another folder, or remove it")
         return folder
     more, (special, end, template) = FAMILIES[family]
     tokenizer = _bytes(special)
@@ -119,7 +122,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("family", choices=sorted(FAMILIES), help="of the model")
     parser.add_argument("--to", type=pathlib.Path, help=f"folder of the model; default: {_start.TINY}/FAMILY")
     options = parser.parse_args(arguments)
-    print(write(options.family, options.to or pathlib.Path(_start.TINY).expanduser() / options.family))
+    try:
+        print(write(options.family, options.to or pathlib.Path(_start.TINY).expanduser() / options.family))
+    except (ValueError, OSError) as error:
+        print(f"experiments.tools.tiny_model: {error}", file=sys.stderr)
+        return 2
     return 0
 
 

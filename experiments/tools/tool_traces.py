@@ -48,10 +48,15 @@ def measure(run: str | pathlib.Path, limit: int) -> dict[str, float]:
     Args:
       run: workdir of experiments.reward_model.
       limit: most pairs.
+
+    Raises:
+      ValueError: if the run's pairs name no expression that a tool would be asked.
     """
     model = load_reward_model(run)
     source = preferences.load(**local_fields(model.config.data.to_dict())).data_source("test")
     records = [source[place] for place in range(min(limit, len(source)))]
+    if any("expression" not in record["info"] for record in records):
+        raise ValueError(f"{run}: its pairs have no tool calls: give a run of configs/preferences/themis.py")
     prompts = [record["prompt"] for record in records]
     given = [[record["responses"][side] for record in records] for side in (0, 1)]
     ask = make_ask(model.setup, str(run), "tool_traces", model.config.rollout.completion_length, 64)

@@ -160,6 +160,13 @@ def test_unknown_families_are_named(tmp_path):
         tiny_model.write("gpt5", tmp_path / "x")
 
 
+def test_a_folder_of_another_family_is_not_taken_for_it(tmp_path, capsys):
+    (tmp_path / "config.json").write_text('{"model_type": "qwen2"}')
+    assert tiny_model.main(["qwen2", f"--to={tmp_path}"]) == 0
+    assert tiny_model.main(["llama", f"--to={tmp_path}"]) == 2
+    assert "has a model of type qwen2, not llama: name another folder" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("kept_signals")
 @pytest.mark.parametrize("name", ["dr_grpo_7b", "simpo_ultrafeedback"])

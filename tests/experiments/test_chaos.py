@@ -1,6 +1,7 @@
 """experiments.tools.chaos: the moments that it draws, and what it compares. A run of it is in test_resume.py."""
 
 import re
+import types
 
 import pytest
 
@@ -26,6 +27,12 @@ def test_what_cannot_be_is_refused():
         chaos.draw_moments(20, 21, in_save=0.4, in_start=0.2, seed=0)
     with pytest.raises(ValueError, match="in_save=0.9 and in_start=0.2 must be 0 or more and sum to at most 1"):
         moments(in_save=0.9)
+
+
+def test_a_folder_that_is_there_is_a_message(tmp_path, monkeypatch):
+    monkeypatch.setattr(chaos, "FLAGS", types.SimpleNamespace(folder=str(tmp_path)))
+    with pytest.raises(SystemExit, match="is there already: name another --folder, or remove it"):
+        chaos.main(["chaos", "python"])
 
 
 def make_run(folder, loss="1.0"):

@@ -11,6 +11,7 @@ from experiments.tools.two_level import CRUISES, make_levels
 from rl_jax.control import two_level
 from rl_jax.envs.worlds import driving, spoken
 from rl_jax.models.agents.features import Net
+from rl_jax.rollout.lm import client
 from tests.experiments.loopback import speaking
 
 
@@ -44,6 +45,15 @@ def test_demonstrations_are_written_once_each(tmp_path):
     assert driving_talk.write(tmp_path / "a" / "drives.jsonl", rows, np.array([3, 3, 2])) == 2
     found = [json.loads(line) for line in (tmp_path / "a" / "drives.jsonl").read_text().splitlines()]
     assert found[0]["completion"] == found[0]["answer"] == " speed up" and found[1]["prompt"].startswith("Drive at 9")
+
+
+def test_a_planner_that_does_not_answer_is_a_message(monkeypatch):
+    monkeypatch.setattr(client, "BACKOFF_S", 0.0)
+    monkeypatch.setattr(driving_talk, "shown", lambda *_: (two_level.Said(np.zeros((1, 7)), None, None), None))
+    monkeypatch.setattr(two_level, "fit_low", lambda *_, **__: None)
+    monkeypatch.setattr(driving_talk, "drive", lambda levels, low, planner, key, **_: planner(["Command:"]))
+    with pytest.raises(SystemExit, match="experiments.tools.driving_talk: http://127.0.0.1:9/.*Connection"):
+        driving_talk.main(["--planner=http://127.0.0.1:9"])
 
 
 @pytest.mark.slow

@@ -90,6 +90,8 @@ def test_a_run_is_judged_by_the_tuned_standards(tmp_path, monkeypatch, capsys):
     with scripted(*answers) as server:
         given = dict(url=server.url, model="", temperature=0.0, seed=0, rounds=1, size=4, path="runs/judge")
         flag = tool.run(argparse.Namespace(queries=queries, known=known, workdir=tmp_path / "w", **given))
+        with pytest.raises(FileExistsError, match=r"w/standards.json is there already: name another --workdir"):
+            tool.run(argparse.Namespace(queries=queries, known=known, workdir=tmp_path / "w", **given))
     assert "round 1: caught 0, fooled 1, right 1, wrong 0" in capsys.readouterr().out
     written = json.loads((tmp_path / "w" / "standards.json").read_text())
     spec = ast.literal_eval(flag.removeprefix("--config.judge="))["standards"]

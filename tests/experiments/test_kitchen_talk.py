@@ -9,6 +9,7 @@ from experiments.parts import cooks
 from experiments.tools import kitchen_talk
 from rl_jax.envs.worlds import kitchen, kitchen_tasks
 from rl_jax.envs.worlds.kitchen import EAST, STAY, WEST, Kitchen
+from rl_jax.rollout.lm import client
 from tests.experiments.loopback import speaking
 
 PARTS = dict(onions=1, cook_steps=3)
@@ -107,6 +108,16 @@ def test_soups_need_both_minds(tmp_path, capsys):
     assert 2 <= soups <= best
     rows = [json.loads(line) for line in file.read_text().splitlines()]
     assert {row["mind"] for row in rows} == {"slow", "fast"} and rows[0]["kind"] == "intention"
+
+
+def test_what_cannot_be_played_is_a_message(monkeypatch, capsys):
+    for flag, said in (("--episodes=0", "--episodes=0 must be 1 or more"), ("--lane=0", "--lane=0 must be 2 or more")):
+        with pytest.raises(SystemExit, match="2"):
+            kitchen_talk.main([flag])
+        assert said in capsys.readouterr().err
+    monkeypatch.setattr(client, "BACKOFF_S", 0.0)
+    with pytest.raises(SystemExit, match="experiments.tools.kitchen_talk: http://127.0.0.1:9/.*Connection"):
+        kitchen_talk.main(["--episodes=1", "--lane=2", "--limit=5", "--slow=http://127.0.0.1:9"])
 
 
 def test_both_minds_over_servers():

@@ -12,6 +12,8 @@ from experiments.parts import check_config, language_rewards
 from experiments.parts.chat import Chat
 from experiments.parts.reward_trials import given
 from experiments.tools import language_rewards as tool
+from experiments.tools import reward_code as search_of_texts
+from experiments.tools import reward_search
 from rl_jax.control.relabelling import machines
 from rl_jax.core import ltl
 from tests.experiments.chat_server import bodies, said, scripted
@@ -29,6 +31,15 @@ TERMS = {
 }
 WEIGHTS = {"residual_cosine": 5.0, "residual_speed": 1.0, "residual_speed_2": -0.5, "effort": 0.001}
 DESCRIPTION = "* the number cosine should be 1.0: very."
+
+
+@pytest.mark.parametrize("module", [tool, reward_search, search_of_texts])
+def test_a_config_that_is_missing_is_a_message(module, tmp_path, monkeypatch, capsys):
+    words = ["terms", "--url=http://127.0.0.1:9", "--task=x"] if module is tool else ["--proposals=eureka"]
+    monkeypatch.setattr("sys.argv", ["x", *words, "--config=configs/control/nope.py", f"--workdir={tmp_path}"])
+    with pytest.raises(SystemExit, match="1"):
+        module.main()
+    assert "there is no config file configs/control/nope.py" in capsys.readouterr().err
 
 
 def test_calls_become_terms_and_weights():

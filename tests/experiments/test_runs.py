@@ -35,8 +35,10 @@ def tree(tmp_path):
     make_run(tmp_path / "deep" / "b", lr=0.2, result=0.75)
     make_run(tmp_path / "c", lr=0.3, complete=False, task="stories")
     for name, file, content in (
-        ("no_json", "run.json", "{"), ("no_rows", "metrics.jsonl", '{"step": 1}\n{bro\n{"step": 2}\n'),
-        ("no_record", "config.json", "{}"), ("odd", "run.json", '{"attempts": [3]}'),
+        ("no_json", "run.json", "{"),
+        ("no_rows", "metrics.jsonl", '{"step": 1}\n{bro\n{"step": 2}\n'),
+        ("no_record", "config.json", "{}"),
+        ("odd", "run.json", '{"attempts": [3]}'),
     ):
         (tmp_path / name).mkdir()
         (tmp_path / name / file).write_text(content)
@@ -143,6 +145,16 @@ def test_export_makes_what_a_killed_run_has_not(tree, capsys):
     assert duckdb.sql(query).fetchall() == [(9, 1)]
 
 
+def test_an_export_of_no_run_is_said(tree, capsys):
+    assert program.main([str(tree), "--export"]) == 0
+    before = (tree / "runs.parquet").read_bytes()
+    capsys.readouterr()
+    assert program.main([str(tree), "--export", "--where=config.seed=5"]) == 2
+    read = capsys.readouterr()
+    assert "runs.parquet was not written: no run that meets --where in" in read.err and not read.out
+    assert (tree / "runs.parquet").read_bytes() == before
+
+
 def test_a_resumed_run_has_one_clock_and_no_stale_copy(tmp_path):
     make_run(tmp_path, steps=2)
     before = pandas.read_parquet(tmp_path / "metrics.parquet")["wall_s"].max()
@@ -167,11 +179,18 @@ def test_columns_of_every_kind(tmp_path):
     described = f"(describe select * from '{tmp_path}/x.parquet')"
     kinds = duckdb.sql(f"select column_name, column_type from {described}").fetchall()
     assert dict(kinds) == {
-        "i": "BIGINT", "f": "DOUBLE", "b": "BOOLEAN", "t": "VARCHAR", "mixed": "VARCHAR", "nested": "VARCHAR",
-        "big": "DOUBLE", "late": "BIGINT",
+        "i": "BIGINT",
+        "f": "DOUBLE",
+        "b": "BOOLEAN",
+        "t": "VARCHAR",
+        "mixed": "VARCHAR",
+        "nested": "VARCHAR",
+        "big": "DOUBLE",
+        "late": "BIGINT",
     }
     assert duckdb.sql(f"select nested, late from '{tmp_path}/x.parquet'").fetchall() == [
-        ("[1, 2]", None), ('{"a": 1}', 3),
+        ("[1, 2]", None),
+        ('{"a": 1}', 3),
     ]
     write_parquet(tmp_path / "none.parquet", [])
     assert not (tmp_path / "none.parquet").exists()

@@ -1,11 +1,13 @@
 """Themis: losses/reward_model/traces.py, preferences/traced.py, parts/reward_traces.py, tools/tool_traces.py."""
 
 import math
+import types
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from ml_collections import ConfigDict
 
 from configs.preferences import themis
 from experiments.parts import check_config, reward_readers, reward_traces
@@ -94,6 +96,16 @@ def test_a_model_that_writes_its_call_gets_the_tools_answer():
     own = tool_traces.own_traces(["12*34="] * 2, ["408", "418"], ask)
     assert own == [WHOLE, "418\nT: check\nA: cal\nO: !\nR: other"]
     assert said[:2] == ["12*34=408\n", "12*34=418\n"] and said[2].endswith("I: 12*34\nO: 408\n")
+
+
+def test_pairs_without_tool_calls_are_refused(monkeypatch, capsys):
+    record = {"prompt": "1+1=", "responses": ["2", "3"], "info": {}}
+    model = types.SimpleNamespace(config=types.SimpleNamespace(data=ConfigDict({"name": "x"})))
+    monkeypatch.setattr(tool_traces, "load_reward_model", lambda run: model)
+    loaded = types.SimpleNamespace(data_source=lambda split: [record])
+    monkeypatch.setattr(tool_traces.preferences, "load", lambda **fields: loaded)
+    assert tool_traces.main(["runs/other"]) == 2
+    assert "runs/other: its pairs have no tool calls: give a run of configs" in capsys.readouterr().err
 
 
 @pytest.mark.slow
