@@ -21,12 +21,13 @@ PAIRS = {"turns": "turns", "judged": "judged", "episodes": "episodes", "good": "
 
 def get_config(arg: str | None = None):
     words = common.parse(arg, (*WORLDS, *PAIRS, "real", "smoke"))
-    world = next((word for word in words if word in WORLDS), "guess")
+    said = (arg or "").split(",")  # in their order: "judged" is the name of a world, too
+    world = next((word for word in said if word in WORLDS), "guess")
     like = of_world(f"{world},real" if "real" in words else world)
     config = given.base(f"episodes_{world}")
     config.task, config.model = like.task, like.model
     row = like.rollout.completion_length
-    pairs = next((PAIRS[word] for word in words if word in PAIRS), "turns")
+    pairs = next((PAIRS[word] for word in said if word in PAIRS and word != world), "turns")
     config.rollout.update(completion_length=row, prompt_buckets=like.rollout.prompt_buckets)
     if pairs in ("turns", "judged"):  # the prompt of a turn is all that was read before it
         config.rollout.prompt_buckets = (max(like.rollout.prompt_buckets) + row,)

@@ -72,6 +72,20 @@ def test_an_attempt_is_worth_what_it_earned_itself():
     assert [config.data.discount for config in configs] == [0.0, 1.0]
 
 
+def test_a_word_that_names_a_world_and_its_pairs_means_the_same_in_every_process():
+    """The order of a set of words is another one in each process: a run could not be resumed."""
+    for argument, name, pairs in [
+        ("graded,judged", "graded", "judged"),
+        ("gripper,judged", "gripper", "judged"),
+        ("judged,turns", "judged", "turns"),
+        ("judged,episodes", "judged", "episodes"),
+        ("judged,good", "judged", "none"),
+        ("judged", "judged", "turns"),
+    ]:
+        config = episodes_config.get_config(argument)
+        assert (config.name, config.data.pairs) == (f"episodes_{name}", pairs)
+
+
 def test_whole_episodes_hold_what_the_environment_wrote_untrained():
     (record,) = episodes.pairs_of_episodes(GROUP, 0.1)
     best, worst = record["responses"]
