@@ -25,7 +25,7 @@ from ml_collections import ConfigDict
 from experiments.parts.budgets import length_field
 from rl_jax.preferences.episodes import FOLDER
 from rl_jax.runs import disk
-from rl_jax.runs.logging import write_atomically
+from rl_jax.runs.logging import encode_row, write_atomically
 from rl_jax.runs.run_record import ABSENT, config_changes, flatten, is_complete, last_config, read_json
 
 # Fields, or groups of them, that may change when a run is resumed: they move no number of the training, but by how long
@@ -92,7 +92,7 @@ def check_config(config: ConfigDict, workdir: pathlib.Path, program: str) -> Non
     if not _is_known(workdir) or not (workdir / "config.json").is_file():
         return
     record = read_json(workdir / "run.json")
-    changes, new_fields = _changes(config, read_json(workdir / "config.json"), record, program)
+    changes, new_fields = _changes(config.to_dict(), read_json(workdir / "config.json"), record, program)
     wrong = {name: change for name, change in changes.items() if not _may(name, *change)}
     if program not in PARTS_READ and changes.get("sft.steps"):
         wrong["sft.steps"] = changes["sft.steps"]  # its params are where this run began
@@ -128,11 +128,62 @@ def check_result(config: ConfigDict, workdir: pathlib.Path, program: str, *, fre
       ChangedError: if another field differs; names each with its value in the run and the one that is asked for.
     """
     record = read_json(workdir / "run.json") if (workdir / "run.json").is_file() else {}
-    changes, _ = _changes(config, last_config(workdir), record, program)
+    changes, _ = _changes(config.to_dict(), last_config(workdir), record, program)
     wrong = {name: change for name, change in changes.items() if not _within(name, (*FREE, *free))}
     if lines := _lines(wrong, record, program):
         head = f"{workdir} has a run of other settings (the run's -> what is asked for):"
         raise ChangedError("\n".join([head, *lines, "Delete that folder, or give a new --workdir"]))
+
+
+def kept(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What is written beside a result that is no run's: the settings it is made with, as JSON, for `check_kept`.
+
+    Args:
+      settings: the fields of a config, and {"--FLAG": value} of a command.
+    """
+    return {"settings": json.loads(encode_row(_plain(settings))), "origin": {"code_sha256": code_sha256()}}
+
+
+def check_kept(settings: Mapping[str, Any], record: Mapping[str, Any], path: pathlib.Path) -> None:
+    """Compares settings with those that a result was made with, before the result is taken for one of these.
+
+    Args:
+      settings: that are asked for, as for `kept`.
+      record: has what `kept` gave, if anything.
+      path: of the result, for messages.
+
+    Raises:
+      ChangedError: if one differs, besides FREE, or if there is no record.
+    """
+    if "settings" not in record:
+        raise ChangedError(f"{path}: no settings were kept, as by older versions: give a new --workdir")
+    changes, _ = _changes(_plain(settings), record["settings"], record, "")
+    if lines := _lines({name: change for name, change in changes.items() if not _within(name, FREE)}, {}, ""):
+        head = f"{path}: made with other settings (its own -> what is asked for):"
+        raise ChangedError("\n".join([head, *lines, "Give the old ones back, or give a new --workdir"]))
+
+
+def keep(path: pathlib.Path, settings: Mapping[str, Any], *, made: bool) -> None:
+    """Writes the settings of a result that is about to be made to `path`; one that is made is compared with them.
+
+    Args:
+      path: a JSON file beside the result.
+      settings: as for `kept`.
+      made: whether the result, or a part of it that would be used, is there already.
+
+    Raises:
+      ChangedError: as `check_kept`.
+    """
+    if made:
+        check_kept(settings, read_json(path) if path.is_file() else {}, path)
+    else:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, (json.dumps(kept(settings), indent=2) + "\n").encode())
+
+
+def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as values of JSON: paths as text."""
+    return {name: str(value) if isinstance(value, os.PathLike) else named(value) for name, value in settings.items()}
 
 
 def made_of(config: ConfigDict, workdir: pathlib.Path) -> dict[str, Any]:
@@ -184,7 +235,7 @@ def spent(config: ConfigDict, workdir: pathlib.Path, program: str, step: int, to
     if step > fork.get("step", -1) or not (old / "config.json").is_file():
         return ""
     record = read_json(old / "run.json") if (old / "run.json").is_file() else {}
-    changes, _ = _changes(config, last_config(old), record, program)
+    changes, _ = _changes(config.to_dict(), last_config(old), record, program)
     lines = _lines({name: change for name, change in changes.items() if not _within(name, FREE)}, record, program)
     if not lines:
         return ""
@@ -345,11 +396,11 @@ def _take_episodes(old: pathlib.Path, new: pathlib.Path, newest: int) -> None:
 
 
 def _changes(
-    config: ConfigDict, old: Mapping[str, Any], record: Mapping[str, Any], program: str
+    config: Mapping[str, Any], old: Mapping[str, Any], record: Mapping[str, Any], program: str
 ) -> tuple[dict[str, tuple[Any, Any]], list[str]]:
     """(the fields that differ from a run's config and that its program reads, those that only one of two versions of
     the code has: nobody set them, so they are not among the former)."""
-    changes = config_changes(old, named(config.to_dict()))
+    changes = config_changes(old, named(config))
     if program in PARTS_READ:
         ends_by_itself = config.get("sft", {}).get("stop_at", math.inf) <= 1.0
         read = PARTS_READ[program] + (_OF_ITS_END if ends_by_itself else ())

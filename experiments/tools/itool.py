@@ -6,7 +6,7 @@
 The stages are configs/preferences/itool.py:warm, play and dpo; each starts from the one before it. WORKDIR has a folder
 per stage, warm, play_1, dpo_1, play_2, ..., the chosen prompts of each iteration, hard_1.json, and itool.json: what
 each iteration chose and found, and the share of held-out questions that were answered before it and after the last one.
-The same command goes on where it stopped.
+The same command goes on where it stopped; stages of other settings are refused.
 """
 
 import argparse
@@ -19,13 +19,13 @@ import numpy as np
 
 from configs.preferences import itool
 from experiments import agents, dpo, evaluate, sft
-from experiments.parts import perplexities, players
+from experiments.parts import origin, perplexities, players
 from experiments.parts.setup import load_params, load_task, make_setup
 from rl_jax.experience.episodes import probing
 from rl_jax.experience.prompt import prompt_id
 from rl_jax.preferences import episodes
 from rl_jax.runs.logging import write_atomically
-from rl_jax.runs.run_record import is_complete
+from rl_jax.runs.run_record import is_complete, read_json
 from rl_jax.selection.hardest import hardest
 
 WORDS = {True: "smoke,", False: ""}
@@ -75,6 +75,9 @@ def stage(name: str, run, folder: pathlib.Path, start: pathlib.Path | None, smok
       start: the run whose weights it begins with; None: the model's own.
       smoke: the smallest sizes.
       more: `prompts`, the records of its training split, or fields of config.data.
+
+    Raises:
+      ChangedError: if it is complete with other settings; names the fields.
     """
     config, given = itool.get_config(WORDS[smoke] + name), {}
     config.init_from = str(start or "")
@@ -86,7 +89,9 @@ def stage(name: str, run, folder: pathlib.Path, start: pathlib.Path | None, smok
         config.train.steps = -(-len(prompts) // config.sample.prompts_per_step)  # each once
     for field, value in more.items():
         config.data[field] = value
-    if not is_complete(folder):
+    if is_complete(folder):
+        origin.check_result(config, folder, config.program)
+    else:
         run(config, folder, **given)
     return is_complete(folder)
 
@@ -103,6 +108,7 @@ def loop(workdir: pathlib.Path, iterations: int, smoke: bool) -> list[dict[str, 
 
     Raises:
       DataError: if a search gives no pair.
+      ChangedError: if a stage, or the choice of its prompts, is there with other settings.
     """
     report, start = [], workdir / "warm"
     if not stage("warm", sft.run, start, None, smoke):
@@ -110,11 +116,14 @@ def loop(workdir: pathlib.Path, iterations: int, smoke: bool) -> list[dict[str, 
     for number in range(1, iterations + 1):
         played, file, aligned = (workdir / f"{name}_{number}" for name in ("play", "hard", "dpo"))
         file = file.with_suffix(".json")
+        settings = itool.get_config(WORDS[smoke] + "play").to_dict()
+        settings |= {"init_from": str(start), "ratio": itool.RATIO}
         if not file.exists():
             prompts, found = choose(start, smoke)
             found["solved"] = solved(start, workdir / f"eval_{number}", smoke)
-            write_atomically(file, json.dumps({"found": found, "prompts": prompts}).encode())
-        told = json.loads(file.read_text())
+            write_atomically(file, json.dumps(origin.kept(settings) | {"found": found, "prompts": prompts}).encode())
+        told = read_json(file)
+        origin.check_kept(settings, told, file)
         if not stage("play", agents.run, played, start, smoke, prompts=told["prompts"]):
             break
         data = dict(path=str(played), data_dir=str(workdir / "data"))

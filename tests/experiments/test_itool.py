@@ -14,6 +14,7 @@ from experiments.tools import itool
 from rl_jax.envs.text.graded import GradedTools
 from rl_jax.experience.own_judgement import graded_value
 from rl_jax.experience.trajectory import Trajectory, Turn, prompt, sampled
+from rl_jax.runs.run_record import write_run_record
 from rl_jax.tokenizers import CharTokenizer
 from rl_jax.training import sharding
 
@@ -22,7 +23,7 @@ INFO = {"who": "eli", "plain": False, "number": 4, "times": 7, "calls": 2}
 RECORD = {"prompt": "eli*7=\n", "completion": "", "info": json.dumps(INFO)}
 
 
-def test_the_loop_goes_from_stage_to_stage(tmp_path, monkeypatch):
+def test_the_loop_goes_from_stage_to_stage(tmp_path, monkeypatch, capsys):
     """Each search starts from the last DPO, on the prompts that are hard for it; complete stages are not run again."""
     runs, asked = [], []
     records = [RECORD | {"prompt": f"{n}=\n", "info": json.dumps(INFO | {"calls": n % 2})} for n in range(20)]
@@ -34,6 +35,7 @@ def test_the_loop_goes_from_stage_to_stage(tmp_path, monkeypatch):
             steps = config.train.steps if name == "agents" else 0
             runs.append((folder.name, config.init_from.rpartition("/")[2], path, prompts, steps))
             folder.mkdir()
+            write_run_record(folder, config=config.to_dict(), command="", task="", algorithm=name)
 
         return run
 
@@ -64,6 +66,14 @@ def test_the_loop_goes_from_stage_to_stage(tmp_path, monkeypatch):
     assert [row["hard_perplexity"] for row in report[:2]] == [16.5, 16.5] and report[2] == {"solved": 0.5}
     assert itool.main([f"--workdir={tmp_path}", "--iterations=2", "--smoke"]) == 0 and len(runs) == 5
     assert itool.main([f"--workdir={tmp_path}", "--iterations=0"]) == 2
+    capsys.readouterr()
+    assert itool.main([f"--workdir={tmp_path}", "--iterations=2"]) == 2 and len(runs) == 5  # the sizes of no --smoke
+    said = capsys.readouterr().err
+    assert f"{tmp_path / 'warm'} has a run of other settings" in said and "  sft.steps: 20 -> 600\n" in said
+    monkeypatch.setattr(itool.itool, "RATIO", 0.5)
+    assert itool.main([f"--workdir={tmp_path}", "--iterations=2", "--smoke"]) == 2 and len(runs) == 5
+    said = capsys.readouterr().err
+    assert f"{tmp_path / 'hard_1.json'}: made with other settings" in said and "  ratio: 0.3 -> 0.5\n" in said
 
 
 @pytest.mark.parametrize("arg", [None, "warm", "play,smoke", "dpo", "dpo,smoke"])

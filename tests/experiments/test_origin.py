@@ -436,3 +436,23 @@ def test_a_second_program_is_refused_without_a_traceback(tmp_path):
         disk.unlock(tmp_path)
     assert second.returncode == 2 and "claimed" not in second.stdout and "Traceback" not in second.stderr
     assert f"process {os.getpid()} on " in second.stderr
+
+
+def test_a_result_that_is_no_run_keeps_its_settings_beside_it(tmp_path, monkeypatch):
+    settings = {"seed": 0, "train": {"steps": 3}, "name": "a", "--beta": float("inf"), "--file": tmp_path / "b"}
+    path = tmp_path / "of" / "settings.json"
+    origin.keep(path, settings | {"seed": 1}, made=False)
+    origin.keep(path, settings, made=False)  # nothing was made with the first ones
+    origin.keep(path, settings | {"name": "b"}, made=True)  # which moves no number
+    with pytest.raises(origin.ChangedError) as error:
+        origin.keep(path, settings | {"train": {"steps": 4}, "--beta": 2.0}, made=True)
+    lines = str(error.value).splitlines()
+    assert lines[0].startswith(f"{path}: made with other settings")
+    assert sorted(lines[1:-1]) == ["  --beta: Infinity -> 2.0", "  train.steps: 3 -> 4"]
+    with pytest.raises(origin.ChangedError, match="new: .absent. -> 1"):
+        origin.keep(path, settings | {"new": 1}, made=True)
+    monkeypatch.setattr(origin, "code_sha256", lambda: "other")
+    origin.keep(path, settings | {"new": 1}, made=True)  # a field that only one of two versions of the code has
+    path.unlink()
+    with pytest.raises(origin.ChangedError, match="no settings were kept"):
+        origin.keep(path, settings, made=True)
