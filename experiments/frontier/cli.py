@@ -16,7 +16,7 @@ import pathlib
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import jax
 import jax.numpy as jnp
@@ -95,6 +95,12 @@ def measured_steps(total: int, points: int) -> list[int]:
 def digest(value) -> str:
     """A short hash of a JSON-able value."""
     return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def shared_settings(config, reference: Params) -> list:
+    """What all samples of a frontier and their rewards depend on."""
+    groups = (config.task, config.rollout, config.reward, config.judge)
+    return [checkpoint.checksum(reference), config.seed, *(group.to_dict() for group in groups)]
 
 
 def make_measure(setup: Setup, scorer: Rewards, reference: Params) -> Callable:
@@ -181,8 +187,7 @@ def best_of_points(setup: Setup, scorer: Rewards, params: Params) -> list[dict]:
 def make_candidates(setup: Setup, scorer: Rewards, params: Params, workdir: pathlib.Path):
     """The reference's samples from which the offline arms choose their pairs; read from disk if cached."""
     config = setup.config
-    sample = config.sample.to_dict()
-    key = digest([checkpoint.checksum(params), config.task.to_dict(), config.rollout.to_dict(), sample, config.seed])
+    key = digest([*shared_settings(config, params), config.sample.to_dict()])
     path = workdir / f"candidates-{key}.npz"
     if path.exists():
         with np.load(path, allow_pickle=False) as stored:
@@ -290,20 +295,24 @@ def train_online(
 
 
 class Results:
-    """WORKDIR/frontier.json: name -> {"key", "seconds", "points"} of finished arms."""
+    """WORKDIR/frontier.json: name -> {"key", "seconds", "points"} of finished arms.
 
-    def __init__(self, config, workdir: pathlib.Path):
-        self._config, self._workdir = config, workdir
+    Those that were finished with other settings are neither taken nor in the table; they stay until they are replaced.
+    """
+
+    def __init__(self, config, workdir: pathlib.Path, keys: Mapping[str, str]):
+        """keys: name -> the hash of its settings, now."""
+        self._config, self._workdir, self._keys = config, workdir, keys
         path = workdir / "frontier.json"
         self.found = json.loads(path.read_text()) if path.exists() else {}
 
-    def has(self, name: str, key: str) -> bool:
-        """Whether `name` was finished with the settings of the hash `key`."""
-        return self.found.get(name, {}).get("key") == key
+    def has(self, name: str) -> bool:
+        """Whether `name` was finished with the settings of now."""
+        return name in self._keys and self.found.get(name, {}).get("key") == self._keys[name]
 
-    def add(self, name: str, key: str, points: list[dict], seconds: float) -> None:
+    def add(self, name: str, points: list[dict], seconds: float) -> None:
         """Adds one and rewrites all files."""
-        self.found[name] = {"key": key, "seconds": round(seconds, 1), "points": points}
+        self.found[name] = {"key": self._keys[name], "seconds": round(seconds, 1), "points": points}
         write_atomically(self._workdir / "frontier.json", (json.dumps(self.found, indent=1) + "\n").encode())
         self.write()
         last = points[-1]
@@ -311,7 +320,7 @@ class Results:
 
     def write(self) -> None:
         """Writes frontier.md and frontier.svg of the config's arms, once one is finished."""
-        names = [name for name in ("best_of_n", *self._config.frontier.arms) if name in self.found]
+        names = [name for name in ("best_of_n", *self._config.frontier.arms) if self.has(name)]
         points = [point for name in names for point in self.found[name]["points"]]
         if not points:
             return
@@ -342,15 +351,15 @@ def run(config, workdir: pathlib.Path) -> None:
         with make_rewards(setup) as scorer:
             reference = warm_start(setup, workdir, None)
             if reference is not None:
-                run_arms(setup, scorer, reference, Results(config, workdir), workdir)
+                run_arms(setup, scorer, reference, workdir)
 
 
-def run_arms(setup: Setup, scorer: Rewards, reference: Params, results: Results, workdir: pathlib.Path) -> None:
-    """Measures the reference, its best of n, and every arm; skips what `results` has."""
+def run_arms(setup: Setup, scorer: Rewards, reference: Params, workdir: pathlib.Path) -> None:
+    """Measures the reference, its best of n, and every arm; skips what was finished with the same settings."""
     config = setup.config
     measure = make_measure(setup, scorer, reference)
     candidates = functools.cache(lambda: make_candidates(setup, scorer, reference, workdir))
-    shared = [checkpoint.checksum(reference), config.eval.to_dict(), config.task.to_dict(), config.rollout.to_dict()]
+    shared = [*shared_settings(config, reference), config.eval.to_dict()]
     base = {"method": "reference", "setting": "", "step": 0}
     work = {
         "reference": (shared, lambda stop: [base | measure(reference)]),
@@ -367,14 +376,15 @@ def run_arms(setup: Setup, scorer: Rewards, reference: Params, results: Results,
             made_of = functools.partial(train_offline, of_arm, candidates, reference, measure, config.frontier.points)
         labels = {"method": arm.method, "setting": arm.setting}
         work[name] = ([*shared, config.frontier.points, settings.to_dict()], labelled(labels, made_of))
-    for name, (made_from, points_of) in work.items():
-        if results.has(name, key := digest(made_from)):
+    results = Results(config, workdir, {name: digest(made_from) for name, (made_from, _) in work.items()})
+    for name, (_, points_of) in work.items():
+        if results.has(name):
             continue
         start = time.perf_counter()
         points = points_of(checkpoint.StopSignal())
         if not points:  # a signal came: finished arms are stored, and the same command resumes
             return stops.note()
-        results.add(name, key, points, time.perf_counter() - start)
+        results.add(name, points, time.perf_counter() - start)
     results.write()
     print((workdir / "frontier.md").read_text())
 

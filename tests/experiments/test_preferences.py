@@ -12,8 +12,9 @@ from ml_collections import ConfigDict
 from configs.preferences import frontier as frontier_config
 from experiments.frontier import cli, curves
 from experiments.parts import trackers
+from experiments.parts.sample_candidates import Candidates
 from experiments.parts.setup import Setup
-from rl_jax.core.types import Rollout
+from rl_jax.core.types import Rollout, TokenBatch
 
 
 def point(method, kl, reward, setting="beta 0.1", step=10):
@@ -132,11 +133,11 @@ def test_one_point_at_no_kl_draws():
 @pytest.mark.parametrize("lost", [dict(kl=np.nan), dict(reward=np.nan), dict(kl=np.inf)], ids=str)
 def test_a_point_that_is_not_finite_is_left_out(lost, tmp_path):
     config = frontier_config.get_config("smoke")
-    results = cli.Results(config, tmp_path)
-    results.add("reference", "k0", [point("reference", 0.0, 0.5)], 1.0)
     first, second, *_ = config.frontier.arms
-    results.add(first, "k1", [point("DPO", 1.0, 0.6), point("DPO", 2.0, 0.9, step=20) | lost], 1.0)
-    results.add(second, "k2", [point("GRPO", 1.0, 0.7) | lost], 1.0)
+    results = cli.Results(config, tmp_path, {"reference": "k0", first: "k1", second: "k2"})
+    results.add("reference", [point("reference", 0.0, 0.5)], 1.0)
+    results.add(first, [point("DPO", 1.0, 0.6), point("DPO", 2.0, 0.9, step=20) | lost], 1.0)
+    results.add(second, [point("GRPO", 1.0, 0.7) | lost], 1.0)
     text = (tmp_path / "frontier.md").read_text()
     assert "| 0.600 at 1.00 nats (beta 0.1, step 10) |" in text and "| GRPO | - | - |" in text
     assert "Left out, as their reward or KL is not finite: DPO (beta 0.1, step 20), GRPO (beta 0.1, step 10)." in text
@@ -186,8 +187,44 @@ def test_an_online_arm_of_another_reference_is_another_run(monkeypatch, tmp_path
     setup = Setup(*[None] * len(Setup._fields))._replace(config=config)
     for number in (0.0, 0.0, 1.0):
         (tmp_path / "frontier.json").unlink(missing_ok=True)
-        cli.run_arms(setup, None, {"w": np.full(2, number)}, cli.Results(config, tmp_path), tmp_path)
+        cli.run_arms(setup, None, {"w": np.full(2, number)}, tmp_path)
     assert folders[0] == folders[1] != folders[2]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda c: c.reward.update(terms=dict(longer=dict(fn="form.longer", cap=50))),
+        lambda c: c.judge.update(friend=dict(fn="letters")),
+        lambda c: c.update(seed=7),
+    ],
+)
+def test_what_another_reward_judged_is_measured_again(monkeypatch, tmp_path, change):
+    """The reference, its best of n and the samples of the offline arms, too."""
+    config, done, two = frontier_config.get_config("smoke"), [], np.zeros((1, 2))
+    candidates = Candidates(TokenBatch(two, two, two), two, two, two, two)
+    with config.unlocked():
+        config.frontier.arms = ("DPO_beta_0p1",)
+
+    def of(name, *values):
+        return lambda *arguments: done.append(name) or [point(name, *values)]
+
+    monkeypatch.setattr(cli, "make_measure", lambda *_: lambda params: done.append("reference") or POINTS[0])
+    monkeypatch.setattr(cli, "best_of_points", of("best of n", 0.1, 0.6))
+    monkeypatch.setattr(cli, "train_offline", lambda setup, candidates, *_: candidates() and [point("DPO", 1.0, 0.6)])
+    monkeypatch.setattr(cli, "Source", lambda *_: lambda *_: (done.append("candidates") or candidates, {}))
+    monkeypatch.setattr(cli, "make_judge", lambda *_: None)
+    monkeypatch.setattr(cli, "make_prompts", lambda *_, **__: None)
+    task = SimpleNamespace(data_source=lambda split: None)
+    setup = Setup(*[None] * len(Setup._fields))._replace(config=config, task=task)
+    every = ["reference", "best of n", "candidates"]
+    for wanted in (every, [], every):
+        done.clear()
+        cli.run_arms(setup, None, {"w": np.zeros(2)}, tmp_path)
+        assert done == wanted
+        if not wanted:
+            with config.unlocked():
+                change(config)
 
 
 @pytest.mark.parametrize("name", frontier_config.arms())
@@ -247,14 +284,18 @@ def test_the_smoke_config_runs_one_arm_of_each_kind():
 
 def test_results_are_kept_by_what_they_were_made_of(tmp_path):
     config = frontier_config.get_config("smoke")
-    first = cli.Results(config, tmp_path)
-    first.add("reference", "k0", [point("reference", 0.0, 0.5)], 1.0)
+    name, other, *_ = config.frontier.arms
+    keys = {"reference": "k0", name: "k1", other: "k1"}
+    first = cli.Results(config, tmp_path, keys)
+    first.add("reference", [point("reference", 0.0, 0.5)], 1.0)
     assert not (tmp_path / "frontier.md").exists()
-    name = config.frontier.arms[0]
-    first.add(name, "k1", POINTS[:2], 60.0)
-    again = cli.Results(config, tmp_path)
-    assert again.has(name, "k1") and not again.has(name, "k2") and not again.has("PPO_KL_0p01", "k1")
+    first.add(name, POINTS[:2], 60.0)
+    assert cli.Results(config, tmp_path, keys).has(name) and not cli.Results(config, tmp_path, keys).has(other)
     assert json.loads((tmp_path / "frontier.json").read_text())[name]["points"] == POINTS[:2]
     text = (tmp_path / "frontier.md").read_text()
     assert "The reference: 0.500 ± 0.010" in text and "Measured in 1.0 minutes" in text and "| DPO | " in text
     ElementTree.fromstring((tmp_path / "frontier.svg").read_text())
+    changed = cli.Results(config, tmp_path, keys | {name: "k2"})
+    changed.add(other, [point("GRPO", 1.0, 0.7)], 60.0)
+    text = (tmp_path / "frontier.md").read_text()
+    assert "| GRPO | " in text and "| DPO | " not in text
