@@ -11,10 +11,15 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from experiments.parts import control_runs, control_setup
+from experiments.parts import control_runs, control_setup, origin
 from rl_jax.runs.logging import encode_row, write_atomically
 
 ROWS = "search.jsonl"
+SETTINGS = "settings.json"
+COUNTS = ("generations", "candidates", "seeds", "test_seeds")
+# Options that may be others when a search goes on. config: the file, whose fields are compared; url: a server started
+# again may have another port.
+MAY_CHANGE = ("workdir", "config", "generations", "url")
 TEST_SEEDS = 1_000_000  # the first of them
 
 
@@ -59,13 +64,28 @@ def _lines(rows: Sequence[dict[str, Any]]) -> bytes:
     return "".join(encode_row(row) + "\n" for row in rows).encode()
 
 
-def check_resumed(path: pathlib.Path, options: argparse.Namespace, rows: list[dict[str, Any]], tested: list) -> None:
-    """Raises ValueError if a search was tested before its end now, or had another number of candidates."""
+def check_resumed(
+    path: pathlib.Path, config: ConfigDict, options: argparse.Namespace, rows: list[dict[str, Any]], tested: list
+) -> None:
+    """Keeps the settings of a search that begins in WORKDIR/SETTINGS, and refuses to go on with one of others.
+
+    Args:
+      path: of its rows.
+      config: with the fields of the command line.
+      options: of the command line. May change: those of MAY_CHANGE.
+      rows: of the candidates so far.
+      tested: rows of the test.
+
+    Raises:
+      ValueError: if an option that counts is below 1, or if the search had other settings or was tested before its
+        end now.
+    """
+    for name in COUNTS:
+        if (value := getattr(options, name)) < 1:
+            raise ValueError(f"--{name}={value} must be 1 or more")
+    flags = {f"--{name}": value for name, value in vars(options).items() if name not in MAY_CHANGE}
+    origin.keep(path.with_name(SETTINGS), config.to_dict() | flags, made=bool(rows or tested))
     sizes = collections.Counter(row["generation"] for row in rows)
-    if set(sizes.values()) - {options.candidates}:
-        raise ValueError(
-            f"{path} has generations of {sizes[0]}, not --candidates={options.candidates}: use another workdir"
-        )
     if tested and len(rows) < options.generations * options.candidates:
         raise ValueError(
             f"{path}: its {len(sizes)} generations were tested already, and --generations={options.generations} would "

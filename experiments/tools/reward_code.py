@@ -13,7 +13,8 @@ A text that is refused, or whose reward is not finite, is counted and told to wh
 server at --url: `eureka`, `icpl` (people vote in --votes=FILE, otherwise the score does), `text2reward` (a person's
 words are in --feedback=FILE), `auto_mc` (a designer, a critic, an analyser). The best text and the config's own then
 train on test seeds that no candidate has seen. search.jsonl has every text with its score, its curves and its error,
-exchanges.jsonl what was asked and answered. The same command goes on where the last one stopped.
+exchanges.jsonl what was asked and answered. The same command goes on where the last one stopped; other
+settings are refused.
 """
 
 import argparse
@@ -213,7 +214,7 @@ def run(config: ConfigDict, options: argparse.Namespace) -> list[Row]:
     rows = read_jsonl(path) if path.exists() else []
     tested = [row for row in rows if row["part"] == "test"]
     rows = [row for row in rows if row["part"] == "tune"]
-    check_resumed(path, options, rows, tested)
+    check_resumed(path, config, options, rows, tested)
     while len(rows) < options.generations * options.candidates:
         generation = len(rows) // options.candidates
         # Without those of this generation: a search that was killed after it had written them trains it again.

@@ -9,7 +9,8 @@ eval/return, the environment's own reward. At the end the best one and the hand-
 candidate has seen. --proposals: `random` (around the best so far), `preference` (the best and the worst are chosen by
 votes between pairs; the task's score only votes), or a file with a JSON object of weights per line, `--candidates` of
 them per generation: a person or a language model may append to it after reading search.jsonl, which has each
-candidate's score and the mean of each term. The same command goes on where the last one stopped.
+candidate's score and the mean of each term. The same command goes on where the last one stopped; other
+settings are refused.
 """
 
 import argparse
@@ -134,7 +135,7 @@ def run(config: ConfigDict, options: argparse.Namespace) -> list[dict[str, Any]]
     rows = read_jsonl(path) if path.exists() else []
     tested = [row for row in rows if row["part"] == "test"]
     rows = [row for row in rows if row["part"] == "tune"]
-    check_resumed(path, options, rows, tested)
+    check_resumed(path, config, options, rows, tested)
     while len(rows) < options.generations * options.candidates:
         candidates = proposed(options, hand, rows)
         here = {"part": "tune", "generation": len(rows) // options.candidates}

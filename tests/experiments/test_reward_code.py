@@ -12,6 +12,7 @@ from experiments.parts import control_runs, reward_proposals
 from experiments.parts import reward_texts as texts
 from experiments.parts.chat import Chat
 from experiments.parts.reward_proposals import Asked
+from experiments.parts.reward_trials import check_resumed
 from experiments.tools import reward_code
 from rl_jax.control.reward_code import Known
 from tests.experiments.chat_server import bodies, said, scripted
@@ -241,10 +242,17 @@ def test_episodes_of_a_killed_generation_are_not_shown_to_whoever_writes(tmp_pat
     monkeypatch.setitem(reward_code.PROPOSERS, "eureka", propose)
     lines = [dict(generation=generation, index=i) for generation in (0, 1) for i in range(2)]
     (tmp_path / "episodes.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    config, given = configs.get_config("corridor,smoke"), options(tmp_path, url="http://127.0.0.1:9")
+    check_resumed(tmp_path / "search.jsonl", config, given, [], [])
     (tmp_path / "search.jsonl").write_text("".join(json.dumps(row(0, i, 1.0)) + "\n" for i in range(2)))
     with pytest.raises(ValueError, match="enough"):
-        reward_code.run(configs.get_config("corridor,smoke"), options(tmp_path, url="http://127.0.0.1:9"))
+        reward_code.run(config, given)
     assert seen == [[0, 1]]
+    with pytest.raises(ValueError, match="  --temperature: 1.0 -> 0.5"):
+        reward_code.run(config, options(tmp_path, url=given.url, temperature=0.5))
+    (tmp_path / "settings.json").unlink()
+    with pytest.raises(ValueError, match="settings.json: no settings were kept, as by older versions"):
+        reward_code.run(config, given)
 
 
 def test_what_a_search_refuses(tmp_path):

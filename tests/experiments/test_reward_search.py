@@ -66,10 +66,17 @@ def test_a_search_goes_on_where_it_stopped_and_tests_on_seeds_of_its_own(tmp_pat
     assert len(seen) == 3 and again == tested
     for fields, complaint in [
         (dict(generations=3), "its 2 generations were tested already, and --generations=3"),
-        (dict(candidates=2), "has generations of 4, not --candidates=2"),
+        (dict(candidates=2), "settings.json: made with other settings(.|\n)*--candidates: 4 -> 2"),
+        (dict(seeds=7, test_seeds=9, seed=5), "--seed: 0 -> 5(.|\n)*--seeds: 1 -> 7(.|\n)*--test_seeds: 2 -> 9"),
+        (dict(seeds=0), "--seeds=0 must be 1 or more"),
+        (dict(candidates=0), "--candidates=0 must be 1 or more"),
     ]:
         with pytest.raises(ValueError, match=complaint):
             reward_search.run(config, options(tmp_path, **(dict(generations=2, candidates=4) | fields)))
+    other = rewards.get_config("residuals,smoke")
+    other.train.optimizer.learning_rate = 0.5
+    with pytest.raises(ValueError, match="  train.optimizer.learning_rate: .* -> 0.5"):
+        reward_search.run(other, asked)
     rows = [json.loads(line) for line in (tmp_path / "search.jsonl").read_text().splitlines()]
     assert [row["part"] for row in rows] == ["tune"] * 8 + ["test"] * 2
     assert [row["generation"] for row in rows[:8]] == [0] * 4 + [1] * 4
