@@ -116,9 +116,9 @@ def sum_dtype(x: chex.Array):
     return jnp.result_type(x, jnp.float32)
 
 
-def masked_sum(x: chex.Array, mask: chex.Array, axis: int | None = None, dtype=None) -> chex.Array:
-    """sum_t mask_t x_t along `axis` (all axes if None). x: float [...], mask: bool [...], dtype: that of x if None."""
-    return jnp.sum(zero_masked(x, mask), axis=axis, dtype=dtype)
+def masked_sum(x: chex.Array, mask: chex.Array, axis: int | None = None) -> chex.Array:
+    """sum_t mask_t x_t along `axis` (all axes if None). x: float [...], mask: bool [...]."""
+    return jnp.sum(zero_masked(x, mask), axis=axis)
 
 
 def masked_max(x: chex.Array, mask: chex.Array) -> Max:
@@ -129,7 +129,8 @@ def masked_max(x: chex.Array, mask: chex.Array) -> Max:
 
 def masked_mean(x: chex.Array, mask: chex.Array) -> Mean:
     """The mean of `x` over the whole mask, undivided: Mean(sum mask*x, sum mask). x: float [...], mask: bool [...]."""
-    return Mean(masked_sum(x, mask, dtype=sum_dtype(x)), jnp.sum(mask, dtype=sum_dtype(x)))
+    dtype = sum_dtype(x)
+    return Mean(jnp.sum(zero_masked(x, mask), dtype=dtype), jnp.sum(mask, dtype=dtype))
 
 
 def row_means(x: chex.Array, mask: chex.Array) -> chex.Array:
