@@ -14,6 +14,7 @@ Each program is a process, and this one uses no accelerator: the policy and the 
 A tuned adapter has to speak while the policy trains, so its server is on the CPU; --speak_on=cuda puts it beside the
 policy, where both fit (XLA_PYTHON_CLIENT_MEM_FRACTION=.4). WORKDIR/policy and WORKDIR/adapter_N are runs like any
 other, WORKDIR/stage_N.json has the policy's metrics at the end of a stage; the same command goes on where it stopped.
+Options are kept beside the results that they make: others are refused, more --stages go on.
 """
 
 import argparse
@@ -28,8 +29,9 @@ import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from experiments.parts import stops
+from experiments.parts import origin, stops
 from experiments.parts.text_models import Ask, by_server
+from experiments.sweep.finished import check_run
 from experiments.sweep.points import Point
 from experiments.tools.serve_text import make_server
 from rl_jax.envs import speakers
@@ -117,6 +119,7 @@ def run_stages(
     train: Callable,
     tune: Callable,
     serve: Callable,
+    first: str = "a script",
 ) -> list[dict[str, float]]:
     """The loop. Returns the policy's metrics at the end of each stage that is complete.
 
@@ -129,12 +132,17 @@ def run_stages(
       train: ({field of the policy's config: value}, folder) -> whether it is complete; goes on with the run there.
       tune: (records file, folder, folder of the adapter before or None) -> whether it is complete.
       serve: (folder of an adapter) -> (ask, close).
+      first: who `front` asks in stage 0, in words.
 
     Raises:
       ValueError: if nothing is left to learn from.
+      ChangedError: if a stage was begun, or its data chosen, with other options.
     """
     found, before = [], 0
     for stage in range(stages + 1):
+        options, begun = workdir / f"stage_{stage}_options.json", workdir / f"stage_{stage}.json"
+        said = {"--steps": steps} | ({} if stage else {"--first, --wrong": first})
+        origin.keep(options, said, made=options.exists() or begun.exists())
         ended = _end_of(stage, workdir, front, steps, train, serve)
         if ended is None:
             break
@@ -142,6 +150,7 @@ def run_stages(
         if stage == stages:
             break
         folder, data = workdir / f"adapter_{stage + 1}", workdir / f"said_{stage + 1}.jsonl"
+        origin.keep(workdir / f"said_{stage + 1}_options.json", {"--least": least}, made=data.exists())
         if not data.exists():
             rows = learned_from(read_jsonl(workdir / RECORDS)[before : ended["records"]], least)
             if not rows:
@@ -192,7 +201,7 @@ def ran(config: str, program: str, fields: dict[str, Any], folder: pathlib.Path)
     Raises:
       RuntimeError: if it fails.
     """
-    process = subprocess.Popen(Point(folder.name, fields, folder.name, 0, config, program).command(folder))
+    process = subprocess.Popen(_point(config, program, fields, folder).command(folder))
     # A terminal sends SIGINT to both; SIGTERM may come to this one alone.
     handlers = {signal.SIGINT: lambda *_: None, signal.SIGTERM: lambda *_: process.terminate()}
     kept = {number: signal.signal(number, handler) for number, handler in handlers.items()}
@@ -204,6 +213,22 @@ def ran(config: str, program: str, fields: dict[str, Any], folder: pathlib.Path)
     if status not in (0, stops.STOPPED):
         raise RuntimeError(f"experiments.{program} in {folder} ended with {status}; the same command goes on")
     return status == 0
+
+
+def _point(config: str, program: str, fields: dict[str, Any], folder: pathlib.Path) -> Point:
+    """What `ran` runs."""
+    return Point(folder.name, fields, folder.name, 0, config, program)
+
+
+def tuned(data: pathlib.Path, folder: pathlib.Path, before: pathlib.Path | None, *, model: str, steps: int) -> bool:
+    """Fine-tunes an adapter, as `tuning` says, unless it is complete. Returns whether it is complete now.
+
+    Raises:
+      ChangedError: if it is complete with other settings; names the fields.
+    """
+    word, fields = tuning(data, model, before, steps)
+    check_run(folder, _point(f"configs/task.py:{word}", "sft", fields, folder))
+    return is_complete(folder) or ran(f"configs/task.py:{word}", "sft", fields, folder)
 
 
 def served(folder: pathlib.Path, platform: str) -> tuple[Ask, Callable]:
@@ -249,15 +274,19 @@ def main(argv=None) -> int:
         return ran("configs/control/guides.py:camp,staged", "control.ppo", fields, folder)
 
     def tune(data: pathlib.Path, folder: pathlib.Path, before: pathlib.Path | None) -> bool:
-        word, fields = tuning(data, options.model, before, options.sft_steps)
-        return is_complete(folder) or ran(f"configs/task.py:{word}", "sft", fields, folder)
+        return tuned(data, folder, before, model=options.model, steps=options.sft_steps)
 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(stops.STOPPED))  # between programs: the server is closed
     with Front(options.port) as front:
         front.ask = by_server(url=options.first) if options.first else scripted(options.wrong)
         numbers = dict(stages=options.stages, steps=options.steps, least=options.least)
+        numbers["first"] = "a server" if options.first else f"a script, {options.wrong:g} wrong"
         serve = lambda folder: served(folder, options.speak_on)  # noqa: E731
-        found = run_stages(workdir, front, **numbers, train=train, tune=tune, serve=serve)
+        try:
+            found = run_stages(workdir, front, **numbers, train=train, tune=tune, serve=serve)
+        except origin.ChangedError as error:
+            print(f"experiments.tools.adapter_stages: {error}", file=sys.stderr)
+            return 2
     for stage, row in enumerate(found):
         print(f"stage {stage}: { ({name: round(row[name], 3) for name in SHOWN}) }")
     return 0 if len(found) > options.stages else stops.STOPPED

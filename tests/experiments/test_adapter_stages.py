@@ -12,11 +12,12 @@ from configs import task
 from configs.control import guides as configs
 from experiments.parts import check_config, control_setup, stops
 from experiments.parts.text_models import by_server
+from experiments.sweep.points import load_config, set_fields
 from experiments.tools import adapter_stages
 from rl_jax.envs import speakers
 from rl_jax.runs import logging
 from rl_jax.runs.logging import read_jsonl
-from rl_jax.runs.run_record import flatten
+from rl_jax.runs.run_record import flatten, write_run_record
 
 PROMPT = "Player sees: <a tent>. Player status: <{}>."
 
@@ -112,6 +113,43 @@ def test_stages_go_on_where_they_stopped(tmp_path, stops):
     assert learned == list(range(1, len(programs.heard)))
     calls = programs.calls
     assert programs.run(tmp_path) == found and programs.calls == calls + 2, "two adapters that are complete"
+
+
+def test_results_of_other_options_are_refused(tmp_path):
+    """They are named; more stages, and a lower --least after one that kept nothing, are no other options."""
+    programs = Programs()
+    found = programs.run(tmp_path, stages=1)
+    for numbers, named in [
+        (dict(steps=5000), r"stage_0_options.json: (.|\n)*  --steps: 100 -> 5000"),
+        (dict(first="a server"), '  --first, --wrong: "a script" -> "a server"'),
+        (dict(least=0.9), r"said_1_options.json: (.|\n)*  --least: 0.0 -> 0.9"),
+    ]:
+        with pytest.raises(ValueError, match=named):
+            programs.run(tmp_path, stages=1, **numbers)
+    assert programs.run(tmp_path, stages=2)[:2] == found
+    (tmp_path / "stage_0_options.json").unlink()
+    with pytest.raises(ValueError, match="stage_0_options.json: no settings were kept"):
+        programs.run(tmp_path)
+    for least in (0.9, 0.8):
+        with pytest.raises(ValueError, match="lower --least"):
+            programs.run(tmp_path / "other", stages=1, least=least)
+
+
+def test_an_adapter_of_another_model_or_length_is_refused(tmp_path, monkeypatch):
+    ran, folder, data = [], tmp_path / "adapter_1", tmp_path / "said_1.jsonl"
+    monkeypatch.setattr(adapter_stages, "ran", lambda *given: ran.append(given) or True)
+    assert adapter_stages.tuned(data, folder, None, model="", steps=7) and len(ran) == 1
+    config, _, fields, _ = ran[0]
+    made = set_fields(load_config(config), fields)
+    write_run_record(folder, config=made.to_dict(), command="", task="", algorithm="sft")
+    (folder / "final.json").write_text("{}")
+    assert adapter_stages.tuned(data, folder, None, model="", steps=7) and len(ran) == 1
+    for other, named in [
+        (dict(steps=70), "  sft.steps: 7 -> 70"),
+        (dict(model="FOLDER"), '  model.path: "" -> "FOLDER"'),
+    ]:
+        with pytest.raises(ValueError, match=named):
+            adapter_stages.tuned(data, folder, None, **dict(model="", steps=7) | other)
 
 
 def test_half_a_data_file_is_not_learned_from(tmp_path, monkeypatch):
