@@ -14,7 +14,8 @@
 The last two play log pi_bc + beta min_k Q_k. Q of words that the data lack begins at 0, above all returns below 0; only
 CQL's term lowers it. LMRL-Gym weighs it .1 or .01, and 0 in its maze, where it ranks the four legal moves. The table
 has the mean return on held-out problems, and LMRL-Gym's score: 0 is the data's lowest return, 50 its mean, 100 the
-expert's mean. WORKDIR has a folder per method; what is there is not trained again. Training asks the world nothing.
+expert's mean. WORKDIR has a folder per method; what is there is not trained again, and refused if its options or its
+world were others. Training asks the world nothing.
 """
 
 import argparse
@@ -32,7 +33,7 @@ import numpy as np
 import optax
 
 from configs import agents_worlds
-from experiments.parts import players, processes
+from experiments.parts import origin, players, processes
 from experiments.parts.encoding import encode_sft
 from experiments.parts.play_groups import make_episode_evaluate
 from experiments.parts.setup import Setup, load_params, make_setup
@@ -49,7 +50,9 @@ from rl_jax.runs.logging import write_atomically
 from rl_jax.tasks.base import RecordSource
 from rl_jax.training import checkpoint
 
-METHODS = ("bc", "filtered_bc", "mc", "ilql")
+VALUES = ("steps", "batch_size", "learning_rate", "discount", "conservative", "beta")
+# Methods, and the options that each reads.
+METHODS = {"bc": (), "filtered_bc": ("top",), "mc": VALUES, "ilql": (*VALUES, "expectile", "target_rate")}
 CRITICS = {"mc": 1, "ilql": 2}
 
 
@@ -164,9 +167,16 @@ def played(setup: Setup, params: Params) -> dict[str, float]:
 
 
 def stage(setup: Setup, policy: Params, method: str, workdir: pathlib.Path, options: argparse.Namespace) -> dict | None:
-    """Trains and plays one method. Returns its metrics, of an earlier call if they are there; None after a signal."""
+    """Trains and plays one method. Returns its metrics, of an earlier call if they are there; None after a signal.
+
+    Raises:
+      ChangedError: if it was trained with other options or another config; names each.
+    """
     folder = workdir / method
-    if (found := folder / "result.json").is_file():
+    found = folder / "result.json"
+    settings = setup.config.to_dict() | {f"--{name}": getattr(options, name) for name in METHODS[method]}
+    origin.keep(folder / "settings.json", settings, made=found.is_file() or origin.begun(folder))
+    if found.is_file():
         return json.loads(found.read_text())
     more: dict[str, Any] = {}
     if method == "bc":

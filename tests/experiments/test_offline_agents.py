@@ -45,6 +45,7 @@ def small(tmp_path):
 
 
 def test_filtered_bc_clones_the_best_episodes(tmp_path, monkeypatch):
+    """And what it found is not taken for that of another share, or of another config."""
     cloned = []
     monkeypatch.setattr(
         offline_agents, "fine_tune", lambda setup, loop: bool(cloned.append(setup.task.data_source)) or 1
@@ -60,6 +61,13 @@ def test_filtered_bc_clones_the_best_episodes(tmp_path, monkeypatch):
     returns = offline_agents.returns_of(best)
     every = offline_agents.returns_of(best._data)
     assert len(best) == found["episodes"] == 10 and sorted(every)[-10:] == sorted(returns)
+    options.steps = 9  # of other methods
+    assert offline_agents.compare(tmp_path / "run", options, small(tmp_path))["filtered_bc"] == found
+    other = small(tmp_path)
+    other.eval.num_prompts, options.top = 4, 0.5
+    with pytest.raises(ValueError, match="settings.json: made with other settings") as error:
+        offline_agents.compare(tmp_path / "run", options, other)
+    assert sorted(str(error.value).splitlines()[1:-1]) == ["  --top: 0.25 -> 0.5", "  eval.num_prompts: 8 -> 4"]
 
 
 @pytest.mark.slow
