@@ -23,7 +23,7 @@ LIBRARIES = {
 
 def get_config(arg: str | None = None):
     words = common.parse(arg, (*LIBRARIES, "smoke"))
-    name = next((word for word in words if word in LIBRARIES), "reasoning")
+    name = common.one_of(words, LIBRARIES, "reasoning")
     path, settings, turns, prompt, row = LIBRARIES[name]
     config = agents.base(name)
     config.task = dict(name=f"{ADAPTERS}.problems:load", num_train=10_000, num_test=200, data_dir=common.DATA_DIR)

@@ -104,7 +104,7 @@ REAL = {
 
 def get_config(arg: str | None = None):
     words = common.parse(arg, (*WORLDS, *CREDIT, *PARTNERS, "real", "smoke"))
-    world = next((word for word in words if word in WORLDS), "maze")
+    world = common.one_of(words, WORLDS, "maze")
     path, settings, turns, prompt, row = WORLDS[world]
     config = agents.base(world)
     if "real" in words:
@@ -118,11 +118,11 @@ def get_config(arg: str | None = None):
     )  # fmt: skip
     config.agent.update(max_turns=turns)
     config.agent.env = dict(fn=f"{TEXT}.{path}", **settings)
-    chosen = next((word for word in words if word in CREDIT), None)
+    chosen = common.one_of(words, CREDIT, "")
     config.algorithm.advantage = CREDIT[chosen] if chosen else dict(fn="rl_jax.advantages.turns:turn_return_loo")
     config.agent.update(AGENT.get(chosen, {}))
     config.algorithm.update(ALGORITHM.get(chosen, {}))
-    config.agent.partner = next((PARTNERS[word] for word in words if word in PARTNERS), "")
+    config.agent.partner = PARTNERS.get(common.one_of(words, PARTNERS, ""), "")
     if config.agent.partner == "reference":
         config.algorithm.reference_schedule = dict(fn="per_iteration", every=10)
     config.model = common.transformer(

@@ -5,6 +5,7 @@ of each is in configs/fields.py.
 """
 
 import pathlib
+from collections.abc import Collection
 
 from ml_collections import ConfigDict
 
@@ -272,6 +273,14 @@ def parse(arg: str | None, known: tuple[str, ...]) -> set[str]:
     if words - set(known):
         raise ValueError(f"config argument {sorted(words - set(known))} is none of {', '.join(known)}")
     return words
+
+
+def one_of(words: set[str], names: Collection[str], default: str) -> str:
+    """The word that is one of `names`, or the default. Raises ValueError if several are: a set has no order."""
+    found = sorted(words & set(names))
+    if len(found) > 1:
+        raise ValueError(f"choose at most one of {', '.join(found)}")
+    return found[0] if found else default
 
 
 def _known(fields: dict, changes: dict) -> dict:

@@ -25,7 +25,7 @@ from configs.preferences import episodes, reward_models
 
 def get_config(arg: str | None = None):
     words = common.parse(arg, (*WORLDS, "groups", "smoke"))
-    world = next((word for word in words if word in WORLDS), "search")
+    world = common.one_of(words, WORLDS, "search")
     like = episodes.get_config(f"{world},episodes")
     config = reward_models.base(f"armap_{world}")
     config.task, config.model, config.data, config.rollout = like.task, like.model, like.data, like.rollout

@@ -165,3 +165,18 @@ def test_unknown_field_of_a_group():
         common.optimizer(learning_rat=1.0)
     with pytest.raises(ValueError, match=r"embed'.*embed_dim"):
         common.transformer(embed=3)
+
+
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        ("configs.agents_worlds", "maze,wordle"),
+        ("configs.agents_libraries", "mcp,reasoning"),
+        ("configs.preferences.armap", "maze,search"),
+        ("configs.preferences.reward_models", "labels,steps"),
+    ],
+)
+def test_two_words_for_one_choice_are_refused(module, words):
+    """A set has no order: one of them would be taken, by the hash seed of the process."""
+    with pytest.raises(ValueError, match=f"choose at most one of {words.replace(',', ', ')}"):
+        importlib.import_module(module).get_config(words)

@@ -86,7 +86,8 @@ def test_pass_at_1_is_exact_and_padding_is_not_counted(setup, monkeypatch, sampl
 
 def test_an_evaluation_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
     """Killed before the file is in its place, it leaves the earlier one."""
-    setup = types.SimpleNamespace(init_params=lambda: None)
+    task = types.SimpleNamespace(tokenizer=None)
+    setup = types.SimpleNamespace(init_params=lambda: None, task=task)
     monkeypatch.setattr(evaluate, "left_out", lambda setup: {"num_too_long": 3})
     for name in ("need_reward", "need_params"):
         monkeypatch.setattr(evaluate, name, lambda config: None)
