@@ -95,7 +95,7 @@ def get_config(arg: str | None = None):
 
 
 def _generated(config: ConfigDict, words: set[str]) -> None:
-    kind = common.one_of(words, ("steps", "labels", "rankings"), "pairs")
+    kind = next(iter(words & {"steps", "labels", "rankings"}), "pairs")
     annotators = 5 if "soft" in words and kind == "pairs" else 0
     config.data = dict(name="generated", kind=kind, annotators=annotators, data_dir=common.DATA_DIR)
     config.rollout.update(completion_length=48 if kind == "steps" else 24, prompt_buckets=(24,))

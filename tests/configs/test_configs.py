@@ -173,7 +173,6 @@ def test_unknown_field_of_a_group():
         ("configs.agents_worlds", "maze,wordle"),
         ("configs.agents_libraries", "mcp,reasoning"),
         ("configs.preferences.armap", "maze,search"),
-        ("configs.preferences.reward_models", "labels,steps"),
     ],
 )
 def test_two_words_for_one_choice_are_refused(module, words):
