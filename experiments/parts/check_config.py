@@ -363,9 +363,16 @@ def _terms(config: ConfigDict) -> Iterator[str]:
         return
     if judges := get(config, "judge"):
         named = (named or {"task": {}}) | judges.to_dict()
+    composed = get(config, "reward.compose")
+    composition = composed.to_dict() if composed else {"fn": "weighted_sum"}
     if named:
         weights = {name: fields.get("weight", 1.0) for name, fields in named.items() if isinstance(fields, dict)}
-        yield from check_compose.problems(config.reward.compose.to_dict(), weights)
+        yield from check_compose.problems(composition, weights)
+    elif composition != {"fn": "weighted_sum"}:
+        yield (
+            f"reward.compose={composition}: there are no reward.terms, so nothing is composed: name the task's own "
+            "reward there, as reward.terms=task"
+        )
 
 
 TRAINS_JUDGES = ("grpo", "ppo", "online_dpo")  # the programs

@@ -3,6 +3,7 @@
 import dataclasses
 import datetime
 import functools
+import inspect
 import json
 import math
 import os
@@ -114,9 +115,12 @@ def with_reward_function(task: tasks.Task, path: str) -> tasks.Task:
     if not path:
         return task
     try:
-        return task._replace(reward_fn=resolve(path), reward_kwargs={})
+        found = resolve(path)
     except ValueError as error:
         raise ValueError(f"reward.function: {error}") from error
+    if "completions" in inspect.signature(found).parameters:
+        raise ValueError(f"reward.function: {path} scores all completions of a prompt: name it in reward.terms instead")
+    return task._replace(reward_fn=found, reward_kwargs={})
 
 
 def load_task(config: ConfigDict) -> tasks.Task:

@@ -118,8 +118,11 @@ def main(argv: list[str] | None = None) -> int:
         scorer = Rewards(settings, terms)
     except (ValueError, FileExistsError) as error:
         refusals.refuse("experiments.score", str(error))
-    with scorer as rewards:
-        result = score_answers(rewards, answers, lambda answer: answer["prompt"])
+    try:
+        with scorer as rewards:
+            result = score_answers(rewards, answers, lambda answer: answer["prompt"])
+    except ValueError as error:  # a group term asks for a column that there is not
+        refusals.refuse("experiments.score", str(error))
     console = Console()
     console.print(table(result))
     if result.num_timeouts or result.num_errors:

@@ -3,6 +3,7 @@
 import importlib
 import json
 import math
+import numbers
 import re
 from collections.abc import Iterable
 
@@ -45,11 +46,13 @@ def checked(result, max_names: int = MAX_NAMES) -> dict[str, float]:
       max_names: how many components it may have, next to "reward".
 
     Raises:
-      TypeError: if `result` is not a dict of named numbers with the key "reward".
+      TypeError: if `result` is neither a number nor a dict of named numbers with the key "reward".
       ValueError: if a number is not a finite float32, or there are too many names, or one is not allowed.
     """
+    if isinstance(result, numbers.Real):
+        result = {"reward": result}
     if not isinstance(result, dict) or "reward" not in result:
-        raise TypeError(f"the reward function must return a dict with the key 'reward', got {result!r:.200}")
+        raise TypeError(f"the reward function must return a number or {{'reward': number}}, got {result!r:.200}")
     if len(result) > max_names + 1:
         raise ValueError(f"the reward function returned {len(result) - 1} components, {max_names} are allowed")
     values = {}

@@ -137,7 +137,7 @@ def load_terms(spec: Mapping[str, Mapping], resolve: Callable[[str], Callable]) 
 
     Raises:
       ValueError: if a term is no such table, its name or function is unknown, its weight is no finite number, or the
-        function does not take a keyword.
+        function does not take a keyword, or an item term lacks one that it needs.
     """
     result = []
     for name, fields in spec.items():
@@ -176,6 +176,14 @@ def _check_signature(term: Term) -> None:
             f"reward.terms.{term.name}: {term.path}{inspect.signature(term.fn)} must take (prompt, completion, info), "
             "or `completions` to score all completions of a prompt at once"
         )
+    if not term.is_group and (missing := _missing(term.keywords, list(parameters.values())[3:])):
+        raise ValueError(f"reward.terms.{term.name}: {term.path} needs {', '.join(missing)}: give it in the term")
+
+
+def _missing(keywords: Mapping[str, Any], parameters: Sequence[inspect.Parameter]) -> list[str]:
+    """The parameters without a default that no keyword gives."""
+    always = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+    return [p.name for p in parameters if p.default is p.empty and p.kind not in always and p.name not in keywords]
 
 
 def score_item(prompt: str, completion: str, info: dict, *, terms: Sequence[Sequence]) -> dict[str, float]:
@@ -270,8 +278,7 @@ def score_group(term: Term, columns: Mapping[str, Any]) -> GroupValues:
         given = {name: value for name, value in available.items() if name not in term.keywords}
     else:
         given = {name: available[name] for name in parameters if name in available and name not in term.keywords}
-    required = [n for n, p in parameters.items() if p.default is p.empty and p.kind is not p.VAR_KEYWORD]
-    if missing := [name for name in required if name not in given and name not in term.keywords]:
+    if missing := _missing({**term.keywords, **given}, list(parameters.values())):
         raise ValueError(
             f"reward.terms.{term.name}: {term.path} asks for {', '.join(missing)}; there are {', '.join(available)}"
         )

@@ -286,13 +286,17 @@ def test_names_of_terms_in_a_composition_are_checked_before_anything_runs(compos
         dict(reward__terms=TERMS, reward__compose=dict(fn="rl_jax.rewards.constraints:constrained", by=("short",))),
         dict(reward__terms=dict(right=dict(fn="task")), reward__compose=GATE),
         dict(reward__terms=TERMS, reward__compose=dict(fn=_of_rows, by="x")),  # one's own may need rows
-        dict(reward__compose=dict(fn="gate", by="rigth")),  # nothing is composed
         dict(reward__compose=dict(fn="gate", by="task"), judge=dict(near=dict(fn="contrastive"))),
         dict(reward__terms=TERMS, reward__compose=dict(fn="gate", by="near"), judge=dict(near=dict(fn="contrastive"))),
     ],
 )
 def test_compositions_of_terms_that_there_are_pass(changes):
     assert list(check_config._terms(grpo(**changes))) == []
+
+
+def test_a_composition_of_no_terms_is_refused():
+    (said,) = check_config._terms(grpo(reward__compose=dict(fn="clip", low=-0.25, high=0.25)))
+    assert "there are no reward.terms, so nothing is composed" in said
 
 
 def test_a_folder_that_is_named_like_the_placeholder_is_a_model(tmp_path, monkeypatch):

@@ -80,6 +80,11 @@ def test_another_composition_and_the_tasks_own_reward(tmp_path):
     assert found.rewards.tolist() == [1.0, 0.0]
 
 
+def test_a_group_function_is_no_reward_function(tmp_path):
+    with pytest.raises(ValueError, match="reward.function: .*by_length scores all completions of a prompt: name it in"):
+        scored(tmp_path, ["7", "3"], reward__function=f"{__name__}:by_length")
+
+
 def test_rows_that_fail_get_the_failure_reward(tmp_path):
     terms = {"mine": {"fn": f"{__name__}:raises_on_sevens"}}
     found = scored(tmp_path, ["7", "3"], reward__terms=terms, reward__failure_reward=-1.0)
@@ -255,6 +260,8 @@ def test_score_names_a_missing_column_and_a_bad_reward(answers):
         score_main([str(answers), f"--reward={small.reward(small.sevens)}"])
     with pytest.raises(SystemExit, match="'sevens' is unknown"):
         score_main([str(answers), "--reward=sevens"])
+    with pytest.raises(SystemExit, match="first_ids asks for completion_ids; there are"):
+        score_main([str(answers), f"--reward={__name__}:first_ids", "--prompt=question", "--workers=0"])
 
 
 def test_score_refuses_what_it_would_misread_or_replace(answers, tmp_path):

@@ -12,6 +12,11 @@ def length(prompt, completion, info, *, scale=1.0):
     return {"reward": scale * len(completion), "prompt_length": len(prompt), "level": info.get("level", 0)}
 
 
+def bare(prompt, completion, info):
+    """The length of the completion, as a number."""
+    return len(completion)
+
+
 class _Unprintable(Exception):
     def __str__(self):
         raise RuntimeError("no message")
@@ -49,6 +54,8 @@ BAD = {  # the completion names what happens
     "stdin": lambda: input(),
     "none": lambda: None,
     "list": lambda: [1.0],
+    "nan alone": lambda: float("nan"),
+    "text alone": lambda: "1.0",
     "missing": lambda: {"score": 1.0},
     "nan": lambda: {"reward": float("nan")},
     "inf": lambda: {"reward": float("inf")},

@@ -37,6 +37,13 @@ def test_rewards_components_and_kwargs(num_workers):
     assert empty.rewards.shape == (0,) and empty.components == {}
 
 
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_reward_function_may_return_a_number(num_workers):
+    with RewardPool(reward_functions.bare, num_workers=num_workers) as pool:
+        result = pool(["a", "b"], ["xyz", ""], ["{}", "{}"])
+    assert result.rewards.tolist() == [3.0, 0.0] and result.num_errors == 0 and not result.components
+
+
 @pytest.mark.parametrize("bad", sorted(reward_functions.BAD))
 def test_one_bad_item_fails_alone(bad):
     completions = ["fine"] * 20
