@@ -222,7 +222,8 @@ def with_template(alphabet):
     def start(messages):
         return SimpleNamespace(ids=own.encode_messages(messages))
 
-    return ChatPrompts(SimpleNamespace(tokenizer=own, turn_end=lambda: own.eos_id, start=start))
+    ends = dict(turn_end=lambda: own.eos_id, turn_start=lambda: "")
+    return ChatPrompts(SimpleNamespace(tokenizer=own, start=start, **ends))
 
 
 @pytest.mark.parametrize(

@@ -106,9 +106,11 @@ def test_demonstrations_continue_the_prompt():
         sampled = llama.encode_continuation(text, eos=True)
         assert laid_out(llama, "Lily ran.", text, sampled) == [sampled] * 2
     start = types.SimpleNamespace(ids=[1])
-    template = types.SimpleNamespace(tokenizer=llama, turn_end=lambda: 2, start=lambda messages: start)
-    sampled = [*llama.encode_continuation("She"), 2]
-    assert laid_out(ChatPrompts(template), "Lily ran.", "She", sampled) == [sampled] * 2
+    for space in ("", " "):  # Mistral's template writes one before an answer
+        options = dict(turn_end=lambda: 2, turn_start=lambda space=space: space, start=lambda messages: start)
+        sampled = [*llama.encode_continuation(f"{space}She"), 2]
+        chats = ChatPrompts(types.SimpleNamespace(tokenizer=llama, **options))
+        assert laid_out(chats, "Lily ran.", "She", sampled) == [sampled] * 2
 
 
 @pytest.mark.slow

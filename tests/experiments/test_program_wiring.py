@@ -196,7 +196,8 @@ def test_an_evaluation_samples_by_its_own_settings(monkeypatch, own, length):
 def test_what_is_evaluated_is_what_the_config_names(monkeypatch, tmp_path, named, expected):
     config = SimpleNamespace(init_from=named, model=SimpleNamespace(path="folder", checkpoint=""))
     seen = []
-    setup = SimpleNamespace(config=config, init_params=lambda: "the model's own")
+    task = SimpleNamespace(tokenizer=None)
+    setup = SimpleNamespace(config=config, task=task, init_params=lambda: "the model's own")
     for name, stand_in in dict(
         make_setup=lambda config, task: setup, with_data=lambda setup: setup, need_reward=lambda setup: None,
         load_params=lambda setup, folder: ("loaded", folder), make_rewards=lambda setup: contextlib.nullcontext(),

@@ -23,6 +23,7 @@ from experiments.parts.judges.base import (
     sampled_ids,
 )
 from experiments.parts.judges.learning import Learner, row_shards
+from experiments.parts.prompt_limits import prompt_of
 from experiments.parts.setup import Setup
 from rl_jax.core.masked import Mean, masked_mean
 from rl_jax.core.types import Params, TokenBatch
@@ -228,7 +229,8 @@ class _Demonstrated:
                     f"demonstrated: the record of the prompt {records[start]['prompt']!r:.80} has an empty field "
                     "`completion`: it learns from demonstrations, so give every record one"
                 )
-        shown = [pipeline.response_ids(tokenizer, records[i]["completion"])[:length] for i in starts]
+        given = [(records[i]["completion"], prompt_of(records[i])) for i in starts]
+        shown = [pipeline.response_ids(tokenizer, *answer)[:length] for answer in given]
         pairs = list(zip([*prompts, *(prompts[i] for i in starts)], [*sampled_ids(judged), *shown], strict=True))
         lengths = np.array([len(ids) for _, ids in pairs])
         which = np.array([self._head_of(record) for record in [*records, *(records[i] for i in starts)]], np.int32)
