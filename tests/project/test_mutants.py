@@ -66,8 +66,8 @@ MUTANTS = [
     Mutant(
         "mean over padding (all tokens)",
         "core/masked.py",
-        "return Mean(masked_sum(x, mask), jnp.sum(mask, dtype=x.dtype))",
-        "return Mean(masked_sum(x, mask), jnp.asarray(x.size, x.dtype))",
+        "return Mean(jnp.sum(zero_masked(x, mask), dtype=dtype), jnp.sum(mask, dtype=dtype))",
+        "return Mean(jnp.sum(zero_masked(x, mask), dtype=dtype), jnp.asarray(x.size, dtype))",
         "recipes/test_laws.py::test_width_of_the_padding_changes_nothing[clipped_surrogate/token_mean]",
     ),
     Mutant(
@@ -80,15 +80,15 @@ MUTANTS = [
     Mutant(
         "mean over padding (empty rows counted)",
         "losses/aggregate.py",
-        "return jnp.sum(jnp.any(mask, axis=1) | count_empty_rows, dtype=dtype)",
-        "return jnp.asarray(mask.shape[0], dtype)",
+        "return jnp.sum(jnp.any(mask, axis=1) | count_empty_rows, dtype=sum_dtype(per_token))",
+        "return jnp.asarray(mask.shape[0], sum_dtype(per_token))",
         "recipes/test_laws.py::test_rows_without_a_token_change_nothing[grpo]",
     ),
     Mutant(
         "Dr. GRPO divides by the padded width",
         "losses/aggregate.py",
-        "masked_sum(per_token, mask) / max_length",
-        "masked_sum(per_token, mask) / mask.shape[1]",
+        "_total(zero_masked(per_token, mask)) / max_length",
+        "_total(zero_masked(per_token, mask)) / mask.shape[1]",
         "losses/test_aggregate.py::test_padded_width_is_not_a_constant_of_any_mode",
     ),
     Mutant(
@@ -101,8 +101,8 @@ MUTANTS = [
     Mutant(
         "wrong std ddof (whitening)",
         "core/masked.py",
-        "divisor = jnp.sum(mask, dtype=x.dtype) - ddof",
-        "divisor = jnp.sum(mask, dtype=x.dtype)",
+        "divisor = jnp.sum(mask, dtype=sum_dtype(x)) - ddof",
+        "divisor = jnp.sum(mask, dtype=sum_dtype(x))",
         "core/test_masked.py::test_variance_and_whitening_match_the_loops",
     ),
     Mutant(
