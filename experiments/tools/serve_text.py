@@ -28,6 +28,8 @@ MAX_REQUEST = 1 << 20  # bytes
 REFUSED: dict[str, Any] = {  # field of a request -> the value that it may have besides null
     "temperature": 0, "n": 1, "best_of": 1, "stream": False, "echo": False, "top_k": 1, "top_p": 1, "min_p": 0,
     "presence_penalty": 0, "frequency_penalty": 0, "repetition_penalty": 1, "logprobs": False, "top_logprobs": None,
+    "logit_bias": {}, "min_tokens": 0, "ignore_eos": False, "suffix": "", "response_format": {"type": "text"},
+    "tools": [], "functions": [], "tool_choice": "none",
 }  # fmt: skip
 
 

@@ -35,7 +35,9 @@ def test_a_server_of_ones_own_is_asked_as_any_other():
 
 
 def test_replies():
-    found = serve_text.reply("/v1/completions", {"prompt": ["a", "b"], "temperature": 0, "stream": None}, ask, cut, 9)
+    found = serve_text.reply(
+        "/v1/completions", {"prompt": ["a", "b"], "temperature": 0, "stream": None, "tools": []}, ask, cut, 9
+    )
     assert [choice["text"] for choice in found["choices"]] == ["A", "B"]
     for path, body, said in (
         ("/v1/models", {}, "not /v1/models"),
@@ -47,6 +49,9 @@ def test_replies():
         ("/v1/completions", {"prompt": "a", "logprobs": 0}, "logprobs=0: answers are greedy"),
         ("/v1/completions", {"prompt": "a", "echo": True}, "echo=True"),
         ("/v1/completions", {"prompt": "a", "top_k": 5}, "top_k=5"),
+        ("/v1/completions", {"prompt": "a", "logit_bias": {"5": -100}}, "logit_bias="),
+        (CHAT, {"messages": [{"content": "a"}], "response_format": {"type": "json_object"}}, "response_format="),
+        (CHAT, {"messages": [{"content": "a"}], "tools": [{"type": "function"}]}, "tools="),
         ("/v1/completions", {"prompt": "a", "stop": ""}, "stop='' must be a text"),
         (CHAT, {"messages": [{"content": "a"}], "stop": [1]}, "stop=.1. must be a text"),
     ):
