@@ -42,7 +42,8 @@ from rl_jax.training.step import TrainState
 def choose(config, candidates: Candidates, key: jax.Array, needed: set[str]) -> PreferenceBatch:
     """The pairs or lists to train on.
 
-    With algorithm.responses = 1 each place of a list becomes a labelled response, the first one desirable (KTO, BCO).
+    With algorithm.responses = 1 and an objective that reads labels (KTO, BCO) each place of a list becomes a labelled
+    response, the first one desirable.
 
     Args:
       config: algorithm.candidate_value, algorithm.pair_selection and algorithm.responses.
@@ -54,18 +55,14 @@ def choose(config, candidates: Candidates, key: jax.Array, needed: set[str]) -> 
       PreferenceBatch of N * L rows, L lists per prompt.
 
     Raises:
-      ValueError: if algorithm.responses is neither 1 nor the length of the lists.
+      ValueError: as check_lists.
     """
     value = bind(config.algorithm.candidate_value.to_dict(), candidate_values)
     rewards = value(jnp.asarray(candidates.rewards), jnp.asarray(candidates.opponents))
     result = bind(config.algorithm.pair_selection.to_dict(), pair_selection)(rewards, key)
     indices, present = np.asarray(result.indices), np.asarray(result.present)
     prompts, lists, responses = indices.shape
-    if config.algorithm.responses not in (1, responses):
-        raise ValueError(
-            f"algorithm.pair_selection={config.algorithm.pair_selection.fn} gives lists of {responses}; "
-            f"algorithm.responses={config.algorithm.responses}"
-        )
+    check_lists(config, responses)
     picked = indices.reshape(prompts, -1)
 
     def take(x):
@@ -82,6 +79,27 @@ def choose(config, candidates: Candidates, key: jax.Array, needed: set[str]) -> 
         extras={name: take(x) for name, x in extras.items() if name in needed},
     )
     return batch if config.algorithm.responses == responses else labelled(batch)
+
+
+def check_lists(config, length: int) -> None:
+    """Raises ValueError if lists of `length` are neither algorithm.responses long nor to become labels."""
+    found = config.algorithm.responses
+    if found == length or (found == 1 and make_objective(config).reads_labels()):
+        return
+    raise ValueError(
+        f"algorithm.pair_selection={config.algorithm.pair_selection.fn} gives lists of {length}: "
+        f"set algorithm.responses={length}, not {found}"
+    )
+
+
+def check_selection(config) -> None:
+    """Raises ValueError, before anything is sampled, if the lists of candidates are refused. Given pairs are unread."""
+    sample = config.sample
+    if sample.data == "pairs":
+        return
+    count = sample.group_size + sample.opponents.samples * sample.opponents.candidates + bool(sample.data)
+    selection = bind(config.algorithm.pair_selection.to_dict(), pair_selection)
+    check_lists(config, selection(jnp.zeros((1, count)), jax.random.key(0)).indices.shape[2])
 
 
 def labelled(batch: PreferenceBatch) -> PreferenceBatch:
@@ -202,8 +220,9 @@ def set_up(config, task: Task | None) -> Setup:
 
 
 def check_config(setup: Setup) -> None:
-    """Raises ValueError if sizes do not divide or are too small, or nothing judges the samples."""
+    """Raises ValueError if sizes do not divide or are too small, lists are as `check_lists`, or nothing judges."""
     check_mismatched(setup.config, "train.batch_size")
+    check_selection(setup.config)
     if setup.config.sample.data != "pairs":
         need_reward(setup)
     sample, settings = setup.config.sample, setup.config.train

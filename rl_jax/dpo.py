@@ -74,6 +74,13 @@ class Objective(NamedTuple):
         slots += [self.regularizer] if self.regularizer_coef else []
         return {name for fn in slots for name in needs(fn)}
 
+    def reads_labels(self) -> bool:
+        """Whether the rewards of responses by themselves (K = 1) are labels, 1 desirable and 0 not.
+
+        A comparator of this kind says so by an attribute of that name.
+        """
+        return getattr(getattr(self.compare, "func", self.compare), "reads_labels", False)
+
 
 def loss(
     scores: TokenScores, batch: PreferenceBatch, objective: Objective, more: Mapping[str, Any] = {}

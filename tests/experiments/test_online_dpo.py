@@ -1,5 +1,6 @@
 """The pieces of experiments.online_dpo, and the loop itself, in this process and at the smallest size."""
 
+import importlib
 import json
 from unittest import mock
 
@@ -117,10 +118,38 @@ def test_several_lists_of_a_prompt_stay_together(tmp_path):
 
 
 def test_labelled_responses_are_rows_of_their_own(tmp_path):
-    settings = config(tmp_path, algorithm__responses=1, algorithm__pair_selection=dict(fn="best_worst", ties="first"))
+    selection = dict(fn="best_worst", ties="first")
+    anchored = dict(fn="anchored", anchor=0.0)
+    settings = config(
+        tmp_path, algorithm__responses=1, algorithm__pair_selection=selection, algorithm__compare=anchored
+    )
     found = online_dpo.choose(settings, candidates(), jax.random.key(0), set())
     np.testing.assert_array_equal(found.batch.tokens[:, 0, 0], [2, 10, 20, 32, 0, 11, 22, 31])
     np.testing.assert_array_equal(found.rewards[:, 0], [1, 1, 1, 1, 0, 0, 0, 0])
+
+
+@pytest.mark.parametrize("name", ["nash_md", "nash_md_token"])
+def test_win_rates_do_not_become_labels(tmp_path, name):
+    """Nash-MD with several samples per prompt: lists of their win rates, or an error that says how, at the start."""
+    settings = importlib.import_module(f"configs.methods.preferences.{name}").get_config("smoke").lock()
+    given = candidates()._replace(opponents=np.ones((PROMPTS, 1), np.float32))
+    with pytest.raises(ValueError, match="gives lists of 3: set algorithm.responses=3"):
+        online_dpo.choose(settings, given, jax.random.key(0), set())
+    with settings.unlocked():
+        settings.algorithm.responses = 3
+    found = online_dpo.choose(settings, given, jax.random.key(0), set())
+    expected = 1 / (1 + np.exp(1 - np.sort(given.rewards, axis=1)[:, ::-1]))
+    np.testing.assert_allclose(found.rewards, expected, rtol=1e-6)
+
+
+def test_lists_of_another_length_are_refused_before_anything_is_sampled(tmp_path):
+    found = config(tmp_path, sample__group_size=4, algorithm__pair_selection=dict(fn="ranking"))
+    with pytest.raises(ValueError, match="gives lists of 4: set algorithm.responses=4"):
+        online_dpo.check_config(make_setup(found))
+    with found.unlocked():
+        found.algorithm.responses = 6
+        found.sample.update(data="completion", opponents=dict(samples=1, share=1.0, candidates=True))
+    online_dpo.check_config(make_setup(found))
 
 
 def test_shuffled_labels_are_compared_with_other_prompts(tmp_path):
@@ -138,7 +167,7 @@ def test_shuffled_labels_are_compared_with_other_prompts(tmp_path):
 
 def test_lists_of_another_length_are_refused(tmp_path):
     settings = config(tmp_path, algorithm__pair_selection=dict(fn="ranking"))
-    with pytest.raises(ValueError, match="gives lists of 3; algorithm.responses=2"):
+    with pytest.raises(ValueError, match="gives lists of 3: set algorithm.responses=3, not 2"):
         online_dpo.choose(settings, candidates(), jax.random.key(0), set())
 
 

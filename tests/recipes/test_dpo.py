@@ -400,3 +400,8 @@ def test_a_longer_winner_is_pushed_less():
     pushes = -6 * gradient[:, 0, 0]
     np.testing.assert_allclose(pushes, B / (1 + np.exp(0.2 * (lengths - 3))), rtol=1e-12)
     assert (np.diff(pushes) < 0).all()
+
+
+def test_only_comparators_of_labels_read_labels():
+    found = {name for name, fn in vars(compare).items() if callable(fn) and Objective(compare=fn).reads_labels()}
+    assert found == {"anchored"} and Objective(compare=NO_ANCHOR).reads_labels()

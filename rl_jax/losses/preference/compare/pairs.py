@@ -71,6 +71,9 @@ def anchored(
     return jnp.sum(zero_masked(weighted, present), axis=1)
 
 
+anchored.reads_labels = True  # dpo.Objective.reads_labels
+
+
 def nca(scores: chex.Array, present: chex.Array, link: Callable) -> chex.Array:
     """l(s_chosen) + mean_k l(-s_k) over all responses: keeps the chosen one likely. float, bool [N, K] -> float [N].
 
