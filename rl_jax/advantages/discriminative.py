@@ -26,7 +26,7 @@ def disco(
         dJ/ds_i / G = A_i:  1 / n_right for a right answer, -softmax over the wrong ones of s / tau for a wrong one
 
     A_i is G times that, so that REINFORCE with means of row means has J's gradient. A group with right answers only, or
-    with wrong ones only, has 0.
+    with wrong ones only, has 0. A row without a token (mask_truncated) has no score, and counts as neither.
     Source: arXiv 2505.12366; compute_policy_loss_disco_logL of Optimization-AI/DisCO.
 
     Args:
@@ -47,9 +47,11 @@ def disco(
     if tau <= 0:
         raise ValueError(f"tau={tau} must be above 0: it is the temperature of the wrong answers")
     is_right = grouped(rewards, group_size) > right
+    live = jnp.any(completion_mask, axis=1).reshape(is_right.shape)
+    is_right, is_wrong = live & is_right, live & ~is_right
     scores = grouped(jax.lax.stop_gradient(row_means(log_probs, completion_mask)), group_size)
     num_right = jnp.sum(is_right, axis=1, keepdims=True)
-    mixed = (num_right > 0) & (num_right < group_size)
-    wrong = jax.nn.softmax(jnp.where(is_right, jnp.finfo(scores.dtype).min, scores / tau), axis=1)
+    mixed = (num_right > 0) & jnp.any(is_wrong, axis=1, keepdims=True)
+    wrong = jax.nn.softmax(jnp.where(is_wrong, scores / tau, jnp.finfo(scores.dtype).min), axis=1)
     up = jnp.where(is_right, 1.0 / jnp.maximum(num_right, 1), 0.0)
-    return jnp.where(mixed, group_size * (up - jnp.where(is_right, 0.0, wrong)), 0.0).reshape(-1)
+    return jnp.where(mixed, group_size * (up - jnp.where(is_wrong, wrong, 0.0)), 0.0).reshape(-1)

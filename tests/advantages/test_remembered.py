@@ -318,3 +318,18 @@ def test_a_program_hands_an_advantage_what_the_tracker_remembers(tmp_path):
     known = program.known(config, states)
     assert known["score_quantiles"].shape == (3,) and "baseline" not in known and states["baseline"].updates == 1
     assert program.metrics_of(states)["tracker/baseline/high"] > program.metrics_of(states)["tracker/baseline/low"]
+
+
+def test_disco_leaves_rows_without_a_token_out():
+    """An answer that mask_truncated has emptied has no score: 0 would be the likeliest of the wrong ones."""
+    log_probs = jnp.full((12, 5), -8.0)
+    mask = np.ones((12, 5), bool)
+    mask[[3, 4, 10, 11]] = False  # a wrong answer; the only right one; both wrong ones
+    rewards = jnp.asarray([1.0, 0, 0, 0, 1, 0, 0, 0, 1, 1, 0, 0])
+    for tau in (1.0, 10.0, np.inf):
+        found = discriminative.disco(rewards, group_size=4, log_probs=log_probs, completion_mask=mask, tau=tau)
+        np.testing.assert_allclose(found, [4, -2, -2, 0, 0, 0, 0, 0, 0, 0, 0, 0], rtol=1e-6)
+    mask[:] = True
+    mask[1] = False
+    found = discriminative.disco(1 - rewards, group_size=4, log_probs=log_probs, completion_mask=mask)
+    np.testing.assert_allclose(found[:4], [-4, 0, 2, 2], rtol=1e-6)
