@@ -1,8 +1,8 @@
 """The rollouts of one training step: sampled, judged, and sampled again while groups have no signal (DAPO).
 
-Dynamic sampling (arXiv 2503.14476) drops groups whose rewards are all equal and samples further prompts until a step
-has prompts_per_step groups, or max_batches were sampled. Missing groups are then filled up with dropped ones, which add
-nothing to the loss but keep the shapes.
+Dynamic sampling (arXiv 2503.14476) drops groups whose rewards are all equal, unless they are of one row, and samples
+further prompts until a step has prompts_per_step groups, or max_batches were sampled. Missing groups are then filled up
+with dropped ones, which add nothing to the loss but keep the shapes.
 """
 
 import functools
@@ -154,9 +154,8 @@ class Collector:
             if max_batches == 1:
                 groups = [judged]
                 break
-            spread = _spreads(judged.result, size)
-            for group, value in zip(_split(judged, size), spread, strict=True):
-                (taught if value > 0 else idle).append(group)
+            for group, differs in zip(_split(judged, size), _differ(judged.result, size), strict=True):
+                (taught if differs else idle).append(group)
         else:
             groups = (taught + idle)[:num_groups]
         judged = groups[0] if len(groups) == 1 else join_rows(groups, self._setup.task.tokenizer.pad_id)
@@ -211,11 +210,16 @@ class Collector:
         return judged
 
 
-def _spreads(result: RewardResult, size: int) -> np.ndarray:
-    """float [groups]: largest less smallest reward of a group's rows. A row whose verifier failed says nothing."""
+def _differ(result: RewardResult, size: int) -> np.ndarray:
+    """bool [groups]: whether the rewards of a group's rows differ. A row whose verifier failed says nothing.
+
+    A group of one row says something even so: what it is compared with is not in its group.
+    """
     failed = np.zeros(len(result.rewards), bool) if result.failed is None else result.failed
+    if size == 1:
+        return ~failed
     rewards = np.ma.array(result.rewards, mask=failed).reshape(-1, size)
-    return np.ma.ptp(rewards, axis=1).filled(0.0)
+    return np.ma.ptp(rewards, axis=1).filled(0.0) > 0
 
 
 def _split(judged: Judged, size: int) -> list[Judged]:

@@ -11,7 +11,7 @@ from experiments.parts.judging import by_source, joined_columns, judge
 from experiments.parts.policy import components_of
 from experiments.parts.reward_spec import expand_terms, parse_terms
 from experiments.parts.rewards import Rows, make_rewards
-from experiments.parts.sample_groups import _spreads
+from experiments.parts.sample_groups import _differ
 from experiments.parts.setup import make_setup
 from experiments.report.run_page import with_first_error
 from experiments.reverify.cli import main as reverify_main
@@ -131,9 +131,10 @@ def test_a_failed_row_gives_a_group_no_spread():
     """Else one late verifier would make a group of right answers worth a step of dynamic sampling."""
     rewards, failed = np.float32([1, 1, 0, 1, 0, 0, 0, 0]), np.array([0, 0, 1, 0, 0, 0, 1, 1], bool)
     result = RewardResult(rewards, {}, 0, 3, None, failed)
-    assert _spreads(result, 4).tolist() == [0.0, 0.0] and _spreads(result, 2).tolist() == [0, 0, 0, 0]
-    assert _spreads(result._replace(failed=None), 4).tolist() == [1.0, 0.0]
-    assert _spreads(result._replace(failed=np.roll(failed, 1)), 4).tolist() == [1.0, 0.0]
+    assert not _differ(result, 4).any() and not _differ(result, 2).any()
+    assert _differ(result._replace(failed=None), 4).tolist() == [True, False]
+    assert _differ(result._replace(failed=np.roll(failed, 1)), 4).tolist() == [True, False]
+    assert (_differ(result, 1) == ~failed).all(), "a group of one"
 
 
 @pytest.mark.slow

@@ -39,8 +39,12 @@ class Prompts:
 
 @pytest.fixture
 def stage(tmp_path, monkeypatch):
+    return staged(tmp_path, monkeypatch, SIZE)
+
+
+def staged(tmp_path, monkeypatch, size):
     """collect() on prompts that carry their own rewards: (call, keys of the batches that were sampled)."""
-    config = small_config(tmp_path, sample__group_size=SIZE, sample__prompts_per_step=2)
+    config = small_config(tmp_path, sample__group_size=size, sample__prompts_per_step=2)
     task = types.SimpleNamespace(tokenizer=types.SimpleNamespace(pad_id=9))
     mesh = sharding.make_mesh(sharding.parse_mesh(""))
     setup = types.SimpleNamespace(config=config, task=task, mesh=mesh, rollout=None)
@@ -51,7 +55,7 @@ def stage(tmp_path, monkeypatch):
         return tokens
 
     def judge(setup, pool, rollout, records, here, count):
-        rewards = np.concatenate([np.float32(r["rewards"][: len(rollout) * SIZE // len(records)]) for r in records])
+        rewards = np.concatenate([np.float32(r["rewards"][: len(rollout) * size // len(records)]) for r in records])
         rows, width = len(rewards), records[0]["width"]
         each = len(rewards) // len(records)
         ids = np.repeat([r["id"] for r in records], each)
@@ -114,6 +118,14 @@ def test_groups_without_a_spread_are_replaced(stage):
     assert found.metrics == {"sampling/batches": 2, "sampling/dropped": 0.5}
     assert (judged.result.num_timeouts, judged.result.num_errors) == (2, 4), "failures of dropped groups count"
     assert not (jax.random.key_data(keys[0]) == jax.random.key_data(keys[1])).all()
+
+
+def test_groups_of_one_are_kept(tmp_path, monkeypatch):
+    """As DAPO's code has it: they have no spread, and no batch of them would ever be enough."""
+    call, keys = staged(tmp_path, monkeypatch, 1)
+    found, left = call([[prompt(1, 1), prompt(2, 0)], [prompt(3, 1), prompt(4, 0)]], max_batches=2)
+    assert [r["id"] for r in found.judged.records] == [1, 2] and len(left) == len(keys) == 1
+    assert found.metrics["sampling/dropped"] == 0.0
 
 
 def test_a_step_that_cannot_be_filled_keeps_its_shape(stage):
