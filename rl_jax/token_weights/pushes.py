@@ -44,7 +44,8 @@ def widest_rows(values: chex.Array, live: chex.Array, count: chex.Array) -> chex
     chex.assert_rank([values, live], 1)
     size = jnp.sum(live)
     order = jnp.argsort(jnp.where(live, values, jnp.inf))  # those that are not live come last
-    ordered = jnp.where(live, values, 0.0)[order]
+    centred = values - jnp.sum(jnp.where(live, values, 0.0)) / jnp.maximum(size, 1)  # squares cancel far from 0
+    ordered = jnp.where(live, centred, 0.0)[order]
     first, second = (jnp.concatenate([jnp.zeros(1), jnp.cumsum(x)]) for x in (ordered, jnp.square(ordered)))
     bottom = jnp.arange(len(values))
     top = size - count + bottom

@@ -55,6 +55,18 @@ def test_the_widest_rows_are_those_of_all_subsets(count):
             np.testing.assert_allclose(np.var(values[found]), widest_subset(values, live, count), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("offset", [100.0, -1000.0])
+def test_the_widest_rows_are_found_far_from_0(offset):
+    """E[x^2] - E[x]^2 has no digit left there: advantages without a baseline, of rewards about 100."""
+    rng = np.random.default_rng(0)
+    for _ in range(10):
+        values = (offset + 0.1 * rng.normal(size=9)).astype(np.float32)
+        live = np.arange(9) != 4
+        found = np.asarray(widest(jnp.asarray(np.where(live, values, np.nan)), jnp.asarray(live), jnp.int32(4)))
+        exact = values.astype(np.float64)
+        np.testing.assert_allclose(np.var(exact[found]), widest_subset(exact, live, 4), rtol=1e-4)
+
+
 def test_all_rows_and_all_tokens_are_grpo():
     advantages = rows_of([1.0, -1.0, 0.5, 3.0, 0.0, 2.0])
     found = pushes.down_sampled(MASK, advantages=advantages, entropy=ENTROPY, row_share=1.0, token_share=1.0)
