@@ -97,6 +97,7 @@ def test_a_method_starts_from_any_task(key, arg):
     [
         ("configs/preferences/judged.py:reasoned", 2),
         ("configs/tasks/evol_rl.py", 8),
+        ("configs/prompts/spo_single.py", 8),
         ("configs/agents_rows.py:iterresearch", 2),
         ("configs/agents_worlds.py:maze,oprl", 2),
     ],
