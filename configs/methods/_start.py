@@ -19,7 +19,7 @@ def grpo(key: str, arg: str | None, *, minibatches: int = 4) -> ConfigDict:
 
     key: the method's, for the run's name. arg: a task and `smoke`, or None.
     minibatches: updates a batch of rollouts. With 1, as in DeepSeekMath, every ratio is 1 and no clip does anything;
-        R1 and DAPO have 16. Methods that are defined on-policy say 1.
+        R1 and the paper of DAPO have 16. Methods that are defined on-policy say 1.
     Raises ValueError for a word that is not known, or for two tasks.
     """
     config, words = task(arg)
@@ -35,7 +35,8 @@ def grpo(key: str, arg: str | None, *, minibatches: int = 4) -> ConfigDict:
 
 def dapo(key: str, arg: str | None) -> ConfigDict:
     """DAPO (arXiv 2503.14476), which others start from: clip-higher, token mean, no KL, soft punishment of overlong
-    answers (the last fifth of the limit, as 4,096 of 20,480 tokens), groups without a spread drawn again."""
+    answers (the last fifth of the limit, as 4,096 of 20,480 tokens), groups without a spread drawn again. Departs: 4
+    updates a batch and not 16, and the task's group size."""
     config = grpo(key, arg)
     config.algorithm.kl_coef = 0.0
     config.algorithm.surrogate = dict(fn="clipped_surrogate", clip_low=0.2, clip_high=0.28)
