@@ -10,9 +10,9 @@ import chex
 import jax
 import jax.numpy as jnp
 
-# exp of a larger exponent overflows float32; TRL 1.16 clamps here too. Beyond it the map is flat.
+# exp of a larger exponent overflows float32; TRL 1.16 clamps here too. Beyond it, or float16's bound, the map is flat.
 _LARGEST_EXPONENT = 80.0
-# Probability 1 has infinite odds. A response without tokens also has u = 0.
+# Probability 1 has infinite odds. A response without tokens also has u = 0. In float16 the bound is its least normal.
 _LARGEST_LOG_PROB = -1e-7
 
 
@@ -71,7 +71,9 @@ def _power(sequence_scores: chex.Array, power: float) -> chex.Array:
     chex.assert_rank(sequence_scores, 2)
     if power == 0.0:
         return sequence_scores
-    return jnp.expm1(jnp.minimum(power * sequence_scores, _LARGEST_EXPONENT)) / power
+    room = float(jnp.finfo(sequence_scores.dtype).max) / 8.0  # sums of a few such scores are finite, too
+    largest = min(_LARGEST_EXPONENT, math.log(room * min(abs(power), 1.0)))
+    return jnp.expm1(jnp.minimum(power * sequence_scores, largest)) / power
 
 
 def forward_kl(sequence_scores: chex.Array) -> chex.Array:
@@ -117,7 +119,8 @@ def log_odds(sequence_scores: chex.Array) -> chex.Array:
     log(1 - exp(u)) is computed by expm1 near 0 and by log1p below -log 2. Source: arXiv 2403.07691 eq. 4.
     """
     chex.assert_rank(sequence_scores, 2)
-    u = jnp.minimum(sequence_scores, _LARGEST_LOG_PROB)
+    least = float(jnp.finfo(sequence_scores.dtype).tiny)
+    u = jnp.minimum(sequence_scores, min(_LARGEST_LOG_PROB, -least))
     near = u > -math.log(2.0)
     by_expm1 = jnp.log(-jnp.expm1(jnp.where(near, u, -1.0)))
     by_log1p = jnp.log1p(-jnp.exp(jnp.where(near, -1.0, u)))

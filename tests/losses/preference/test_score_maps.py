@@ -69,6 +69,30 @@ def test_a_response_that_became_impossible_overflows_nothing(fn):
     assert np.isfinite(fn(u)).all() and np.isfinite(jax.grad(lambda u: fn(u).sum())(u)).all()
 
 
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
+@pytest.mark.parametrize(
+    "fn",
+    [
+        score_maps.forward_kl,
+        score_maps.alpha_divergence,
+        partial(score_maps.alpha_divergence, alpha=3.0),
+        score_maps.alpha_reward,
+        score_maps.log_odds,
+    ],
+)
+def test_half_precision_overflows_nothing(fn, dtype):
+    u = jnp.array([[-2000.0, -20.0, -0.5, 0.0, 0.5, 2000.0]], dtype)
+    value, slope = jax.jit(fn)(u), jax.jit(jax.grad(lambda u: fn(u).sum()))(u)
+    assert value.dtype == slope.dtype == dtype and np.isfinite(value).all() and np.isfinite(slope).all()
+    np.testing.assert_allclose(value[0, 2], fn(jnp.array([[-0.5]]))[0, 0], rtol=0.02)
+
+
+def test_a_float16_exponential_ends_at_an_eighth_of_the_largest_number():
+    u = jnp.array([[-2000.0]], jnp.float16)
+    np.testing.assert_allclose(score_maps.forward_kl(u), 1 - 65504 / 8, rtol=0.01)
+    np.testing.assert_allclose(score_maps.alpha_reward(u, alpha=0.25), -65504 / 8, rtol=0.01)
+
+
 def test_an_exponential_ends_at_80():
     """TRL's bound: 1 - exp(80) from there on, without a slope."""
     value, slope = _map(score_maps.forward_kl, [-79.5, -80.5, -1000.0])
