@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from configs.methods.preferences import modpo
+from configs.methods.preferences import modpo, pro
 from configs.preferences import given
 from experiments.parts import preference_data, preference_steps, reward_readers
 from rl_jax import preferences
@@ -136,6 +136,13 @@ def test_two_weights_of_modpo_are_refused():
     found.algorithm.offset.weight = 0.5
     with pytest.raises(ValueError, match="scale.weight=0.8 and algorithm.offset.weight=0.5 must be equal"):
         preference_steps.make_objective(found)
+
+
+@pytest.mark.parametrize(("count", "expected"), [(4, 0.45), (8, 2.45), (2, 0.05)])
+def test_the_weight_of_pros_best_response_follows_the_length_of_its_lists(count, expected):
+    found = pro.get_config()
+    found.algorithm.responses = count
+    np.testing.assert_allclose(preference_steps.make_objective(found).regularizer_coef, expected, rtol=1e-6)
 
 
 def test_unpaired_rankings_keep_their_own_numbers():
