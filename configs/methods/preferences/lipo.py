@@ -4,6 +4,7 @@
     loss = -sum_{psi_i > psi_j} D_ij log sigma(beta (u_i - u_j))
 
 Departs from DPO: all pairs of a list, weighted by what their exchange would cost the ranking (LambdaRank). beta .05.
+Lists of 4, as the data have; the paper's have 8.
 
     python -m experiments.dpo --config=configs/methods/preferences/lipo.py
 """

@@ -2,7 +2,8 @@
 
     loss = -sum_{psi_i > psi_j} log sigma(beta (u_i - u_j))
 
-Departs from DPO: every pair of a prompt's responses that has an order, in one sum. beta .05.
+Departs from DPO: every pair of a prompt's responses that has an order, in one sum. beta .05. Lists of
+4, as the data have; the paper's have 8.
 
     python -m experiments.dpo --config=configs/methods/preferences/lipo_pairs.py
 """
