@@ -4,6 +4,7 @@ import functools
 import inspect
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -137,6 +138,23 @@ def test_at_a_bound_nothing_is_flagged(name):
     for advantage in (2.0, -2.0):
         assert _one_token(name, 0.0, advantage, clip_low=0.0, clip_high=0.0)[2:] == (False, False)
     assert _one_token("gspo_token", 0.5, -2.0, max_log_ratio=0.5)[2:] == (False, False)
+
+
+@pytest.mark.parametrize("advantage", [1.0, -1.0])
+def test_a_token_that_became_impossible_is_gspos_in_gspo_token(advantage):
+    """Its row's ratio is 0, and nothing is nan: the token has no gradient of its own."""
+    log_probs = jnp.array([[-1.0, -np.inf, -2.0], [-1.0, -1.5, -2.0]])
+    old, mask = jnp.array([[-1.0, -2.0, -2.5]] * 2), jnp.ones((2, 3), bool)
+
+    def run(name):
+        def loss(x):
+            return getattr(policy, name)(x, old, jnp.full((2, 3), advantage), mask).loss
+
+        return loss(log_probs), jax.grad(lambda x: loss(x).sum())(log_probs)
+
+    for found, expected in zip(run("gspo_token"), run("gspo"), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-7)
+        assert np.isfinite(found).all()
 
 
 def test_gspo_token_is_cut_off_at_ten():

@@ -85,8 +85,9 @@ def gspo_token(
     assert_tokens(mask, log_probs, old_log_probs, advantages)
     advantages = jax.lax.stop_gradient(zero_masked(advantages, mask))
     mean = row_mean(log_ratio(log_probs, old_log_probs, mask), mask)
-    # log_ratio of the policy against itself: 0, with the gradient of logp.
-    log_ratios = zero_masked(jax.lax.stop_gradient(mean), mask) + log_ratio(log_probs, log_probs, mask)
+    # log_ratio of the policy against itself: 0, with the gradient of logp. Of a token of probability 0 it would be nan.
+    own = log_ratio(log_probs, log_probs, mask & (log_probs != -jnp.inf))
+    log_ratios = zero_masked(jax.lax.stop_gradient(mean), mask) + own
     ratio = finite_exp(jnp.minimum(log_ratios, max_log_ratio), advantages >= 0)
     out = ppo_clip(ratio, advantages, mask, clip_low=clip_low, clip_high=clip_high)
     return out._replace(clipped_high=out.clipped_high | ((advantages < 0) & (log_ratios > max_log_ratio)))
