@@ -267,7 +267,7 @@ def conservative(q: chex.Array, candidates: chex.Array, log_weights: chex.Array 
     Args:
       q: float [K, N], Q(s, a) of the data's actions, differentiated.
       candidates: float [K, N, M], Q(s, a_j), differentiated.
-      log_weights: float [N, M], log mu_j; data. None: every action of a finite set, once.
+      log_weights: float [N, M], log mu_j; data. inf leaves an action out. None: every action of a finite set, once.
 
     Returns:
       float [N].

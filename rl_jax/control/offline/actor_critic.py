@@ -149,7 +149,9 @@ def cql(
     """CQL(H): a soft actor-critic whose Q is pushed down at actions that the data lack.
 
     Source: arXiv 2006.04779, aviralkumar2907/CQL (rho of section F: uniform actions, and the policy's in s and s'). The
-    entropy's weight is fixed here, the code tunes it; the backup has no entropy, as in the code.
+    entropy's weight is fixed here, the code tunes it; the backup has no entropy, as in the code. The code's policy is
+    squashed into the box of actions, ours is a normal that is clipped when it acts: a candidate that would be clipped
+    has no term in the integral over the box, but counts among those drawn, so 1 / M of the sum stays unbiased.
 
     Args:
       nets: OfflineNetworks.
@@ -193,12 +195,14 @@ def cql(
         uniform = jax.random.uniform(uniform_key, (*shape, nets.size), minval=-1.0, maxval=1.0)
         now, now_log = drawn(steps.observations, now_key, shape)
         later, later_log = drawn(steps.next_observations, next_key, shape)
-        candidates = jax.lax.stop_gradient(jnp.clip(jnp.concatenate([uniform, now, later]), -1.0, 1.0))
+        candidates = jax.lax.stop_gradient(jnp.concatenate([uniform, now, later]))
         flat = jnp.full(shape, -nets.size * jnp.log(2.0))
+        # The density is that of the draw, not of the clipped action: at the bounds it would count for far too much.
+        inside = jnp.all(jnp.abs(candidates) <= 1.0, axis=-1)
+        log_weights = jnp.where(inside, jnp.concatenate([flat, now_log, later_log]), jnp.inf).T
         q = nets.q(params, steps.observations, steps.actions)
-        gap = losses.conservative(
-            q, over(params, steps.observations, candidates), jnp.concatenate([flat, now_log, later_log]).T
-        )
+        sampled = over(params, steps.observations, jnp.clip(candidates, -1.0, 1.0))
+        gap = losses.conservative(q, sampled, log_weights)
         following, _ = drawn(steps.next_observations, target_key, shape[1:])
         ahead = nets.q(with_targets(params, batch), steps.next_observations, jnp.clip(following, -1.0, 1.0))
         targets = td_targets(batch, jnp.min(ahead, axis=0), discount)
