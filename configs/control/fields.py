@@ -130,6 +130,7 @@ CONTROL = {
     "cpl.cloning_coef": "Weight of behaviour cloning added to CPL's loss. 0: none.",
     "dataset.path": "Recorded transitions. npz, a folder of them, Minari's or D4RL's HDF5, TFDS; \"\": scripted ones.",
     "dataset.layout": 'What dataset.path is: "auto", "rlds" or "episodes". Of TFDS, and a folder with one npz each.',
+    "dataset.last_reward": 'rlds: a reward of a last step. "refuse", "keep" (on the last transition) or "drop".',
     "dataset.observation": "episodes: the field that is observed.",
     "dataset.terms": "episodes: objects whose rewards are summed. (): the field reward.",
     "dataset.behaviours": "Scripted behaviours. expert, medium, poor, random, reversed (rl_jax.envs.worlds.scripted).",

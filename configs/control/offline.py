@@ -180,6 +180,7 @@ def base(name: str):
             dataset=dict(
                 path="",  # transitions of a file or folder; "": of the scripted behaviours
                 layout="auto",  # or "rlds", a TFDS folder of episodes; or "episodes", a folder with an npz of each
+                last_reward="refuse",
                 observation="proprio",
                 terms=(),
                 behaviours=MIXED["behaviours"],

@@ -145,10 +145,10 @@ def read_file(config, networks: OfflineNetworks, shape: tuple[int, ...]) -> file
     path, layout = config.dataset.path, config.dataset.layout
     readers = {
         "auto": files.read,
-        "rlds": rlds.read,
+        "rlds": functools.partial(rlds.read, last_reward=config.dataset.get("last_reward", "refuse")),
         "episodes": functools.partial(
             episode_files.read,
-            observation=config.dataset.get("observation"),  # configs of before this layout have neither
+            observation=config.dataset.get("observation"),  # older configs have not all fields
             terms=tuple(config.dataset.get("terms", ())),
         ),
     }

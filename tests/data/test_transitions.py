@@ -161,9 +161,11 @@ def test_d4rls_layout(tmp_path):
         transitions.read(path)
 
 
-def steps(count, terminal):
+def steps(count, terminal, last_reward=0.0):
+    rewards = [10 * i for i in range(count - 1)] + [last_reward]
     rows = [
-        dict(observation=np.full(2, i, np.float32), action=np.int32(i), reward=np.float32(10 * i)) for i in range(count)
+        dict(observation=np.full(2, i, np.float32), action=np.int32(i), reward=np.float32(reward))
+        for i, reward in enumerate(rewards)
     ]
     flags = [dict(is_terminal=terminal and i == count - 1, is_last=i == count - 1) for i in range(count)]
     return {"steps": [row | flag for row, flag in zip(rows, flags, strict=True)]}
@@ -187,3 +189,22 @@ def test_rlds_episodes():
     wrong["steps"][0]["observation"] = {"image": np.zeros(2)}
     with pytest.raises(DataError, match=r"field 'observation': a dict of \['image'\]"):
         rlds.from_episodes([wrong])
+
+
+def test_a_reward_of_rldss_last_step_is_refused_kept_or_dropped_as_told():
+    """By the convention it is invalid; some datasets have the success there, which must not vanish unseen."""
+    episodes = [steps(3, True), steps(3, True, last_reward=5.0)]
+    with pytest.raises(DataError, match="NAME, episode 1: its last step has the reward 5.0.*last_reward"):
+        rlds.from_episodes(episodes, "NAME")
+    with pytest.raises(DataError, match="episode 0: its last step has the reward -1.0"):
+        rlds.from_episodes([steps(1, True, last_reward=-1.0)])
+    found = rlds.from_episodes(episodes, last_reward="keep")
+    assert found.rewards.tolist() == [0, 10, 0, 15] and found.terminated.tolist() == [False, True] * 2
+    with pytest.raises(DataError, match="episode 0: one step only"):
+        rlds.from_episodes([steps(1, True, last_reward=-1.0)], last_reward="keep")
+    assert rlds.from_episodes(episodes, last_reward="drop").rewards.tolist() == [0, 10, 0, 10]
+    with pytest.raises(ValueError, match="last_reward='sum' must be 'refuse', 'keep' or 'drop'"):
+        rlds.from_episodes(episodes, last_reward="sum")
+    for last_reward in ("refuse", "keep"):  # a placeholder, which says that there is none
+        undefined = rlds.from_episodes([steps(3, True, last_reward=np.nan)], last_reward=last_reward)
+        assert undefined.rewards.tolist() == [0, 10]
