@@ -130,6 +130,7 @@ CONTROL = {
     "cpl.cloning_coef": "Weight of behaviour cloning added to CPL's loss. 0: none.",
     "dataset.path": "Recorded transitions. npz, a folder of them, Minari's or D4RL's HDF5, TFDS; \"\": scripted ones.",
     "dataset.layout": 'What dataset.path is: "auto", "rlds" or "episodes". Of TFDS, and a folder with one npz each.',
+    "dataset.episode_length": "Step limit that cut episodes of a D4RL file without timeouts. 0: unknown.",
     "dataset.last_reward": 'rlds: a reward of a last step. "refuse", "keep" (on the last transition) or "drop".',
     "dataset.observation": "episodes: the field that is observed.",
     "dataset.terms": "episodes: objects whose rewards are summed. (): the field reward.",

@@ -180,6 +180,7 @@ def base(name: str):
             dataset=dict(
                 path="",  # transitions of a file or folder; "": of the scripted behaviours
                 layout="auto",  # or "rlds", a TFDS folder of episodes; or "episodes", a folder with an npz of each
+                episode_length=0,
                 last_reward="refuse",
                 observation="proprio",
                 terms=(),
@@ -308,9 +309,8 @@ def shorten(config) -> None:
     if "ope" in config:
         config.ope.updates = 4
     if "labels" in config:
-        config.labels.update(updates=4, num_pairs=16)
-    if "labels" in config and "segments" in config.labels:
-        config.labels.update(segments=8, starts=2)
+        segments = dict(segments=8, starts=2) if "segments" in config.labels else {}
+        config.labels.update(updates=4, num_pairs=16, **segments)
     config.checkpoint.every = 4
     config.log.update(progress=False, tensorboard=False)
 

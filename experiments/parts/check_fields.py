@@ -77,6 +77,7 @@ RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("lora.variant", *_choice("lora", "rslora", "dora")),
     # Control.
     ("dataset.layout", *_choice("auto", "rlds", "episodes")),
+    ("dataset.episode_length", lambda x: x >= 0 and x == int(x), "0 (not known) or more"),
     ("dataset.last_reward", *_choice("refuse", "keep", "drop")),
     ("network.kind", *_choice("mlp", "gru", "transformer", "denoiser", "windows")),
     ("network.hidden", _all_counts, "a tuple of widths of 1 or more, as in (64, 64)"),

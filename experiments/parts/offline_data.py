@@ -144,7 +144,7 @@ def read_file(config, networks: OfflineNetworks, shape: tuple[int, ...]) -> file
     """
     path, layout = config.dataset.path, config.dataset.layout
     readers = {
-        "auto": files.read,
+        "auto": functools.partial(files.read, episode_length=config.dataset.get("episode_length", 0)),
         "rlds": functools.partial(rlds.read, last_reward=config.dataset.get("last_reward", "refuse")),
         "episodes": functools.partial(
             episode_files.read,

@@ -119,8 +119,12 @@ def write(path, recorded: Recorded) -> None:
     partial.replace(path)
 
 
-def read(path) -> Recorded:
+def read(path, *, episode_length: int = 0) -> Recorded:
     """Reads a file or folder of transitions, whatever its layout.
+
+    Args:
+      path: of it.
+      episode_length: for D4RL's layout, as for `read_hdf5`.
 
     Raises:
       DataError: if there is none, its layout is unknown, or a field is wrong.
@@ -131,7 +135,7 @@ def read(path) -> Recorded:
     if path.is_dir():
         inside = path / "data" / "main_data.hdf5" if (path / "data").is_dir() else path / "main_data.hdf5"
         if inside.is_file():
-            return read_hdf5(inside)
+            return read_hdf5(inside, episode_length=episode_length)
         parts = sorted(path.glob("*.npz"))
         if not parts:
             raise DataError(f"{path}: a folder without *.npz or Minari's data/main_data.hdf5")
@@ -139,7 +143,7 @@ def read(path) -> Recorded:
     if not path.is_file():
         raise DataError(f"{path}: no such file; control.ppo --config.record.path=FOLDER records one")
     if path.suffix in (".hdf5", ".h5"):
-        return read_hdf5(path)
+        return read_hdf5(path, episode_length=episode_length)
     return read_npz(path)
 
 
@@ -187,11 +191,17 @@ def joined(parts: list[Recorded]) -> Recorded:
     return Recorded(**{name: np.concatenate(x) for name, x in arrays.items()}, metadata=metadata)
 
 
-def read_hdf5(path) -> Recorded:
+def read_hdf5(path, *, episode_length: int = 0) -> Recorded:
     """Reads Minari's layout (a group per episode) or D4RL's (flat arrays), whichever the file has.
 
+    Args:
+      path: of the file.
+      episode_length: the step limit of the environment (its max_episode_steps), by which episodes of a D4RL file
+        without timeouts were cut off. 0: not known.
+
     Raises:
-      DataError: for another layout, or a wrong field.
+      DataError: for another layout, a wrong field, or a D4RL file that says neither what followed a step nor where
+        episodes were cut off, without an `episode_length`.
       ImportError: without h5py.
     """
     try:
@@ -206,7 +216,7 @@ def read_hdf5(path) -> Recorded:
         if "episode_0" in file:
             return _minari(path, file)
         if "observations" in file and "terminals" in file:
-            return _d4rl(path, file)
+            return _d4rl(path, file, episode_length)
         raise DataError(
             f"{path}: neither Minari's layout (groups episode_0, episode_1, ...) nor D4RL's (observations, actions, "
             f"rewards, terminals); it has {sorted(file)[:8]}"
@@ -244,15 +254,27 @@ def _minari(path, file) -> Recorded:
     return check(path, arrays, metadata)
 
 
-def _d4rl(path, file) -> Recorded:
-    """As d4rl.qlearning_dataset: without next_observations the next row's; a step cut off there has none and goes."""
+def _d4rl(path, file, episode_length: int) -> Recorded:
+    """As d4rl.qlearning_dataset: without next_observations the next row's; a step cut off there has none and goes.
+
+    Without timeouts an episode is cut off at its step number `episode_length`, counted from 1 after each end (d4rl's
+    loop counts from 2 after a terminal, so it cuts the next episode a step early).
+    """
     arrays = {key: _array(path, file, key) for key in ("observations", "actions", "rewards", "terminals")}
     arrays["terminated"] = arrays.pop("terminals").astype(bool).reshape(-1)
     count = len(arrays["rewards"])
-    cut = _array(path, file, "timeouts").astype(bool).reshape(-1) if "timeouts" in file else np.zeros(count, bool)
     for key, x in arrays.items():
         if len(x) != count:
             raise DataError(f"{path}, field {key!r}: shape {x.shape}, expected {count} rows: as many have rewards")
+    if "timeouts" in file:
+        cut = _array(path, file, "timeouts").astype(bool).reshape(-1)
+    elif episode_length or "next_observations" in file:
+        cut = _cut_off(arrays["terminated"], episode_length)
+    else:
+        raise DataError(
+            f"{path}: no field 'timeouts' and no 'next_observations', so steps would lead from the end of an episode "
+            "to the start of the next: give episode_length (dataset.episode_length), the step limit of the environment"
+        )
     if len(cut) != count:
         raise DataError(f"{path}, field 'timeouts': shape {cut.shape}, expected {count} rows")
     arrays["truncated"] = cut & ~arrays["terminated"]
@@ -271,6 +293,16 @@ def _d4rl(path, file) -> Recorded:
     arrays = {key: x[known] for key, x in arrays.items()}
     arrays["episode"] = np.unique(arrays["episode"], return_inverse=True)[1]
     return check(path, arrays, {})
+
+
+def _cut_off(terminated: np.ndarray, episode_length: int) -> np.ndarray:
+    """Whether a step is the last one that an episode of at most `episode_length` steps (0: any number) may have."""
+    if not episode_length:
+        return np.zeros(len(terminated), bool)
+    number = np.arange(len(terminated))
+    begins = np.concatenate([[True], terminated[:-1]])
+    since = number - np.maximum.accumulate(np.where(begins, number, 0))  # the last terminal
+    return since % episode_length == episode_length - 1
 
 
 def _array(path, group, key: str) -> np.ndarray:

@@ -161,6 +161,38 @@ def test_d4rls_layout(tmp_path):
         transitions.read(path)
 
 
+def write_d4rl(path, data, *names):
+    import h5py
+
+    with h5py.File(path, "w") as file:
+        file["terminals"] = data["terminated"]
+        for name in ("observations", "actions", "rewards", *names):
+            file[name] = data[name]
+
+
+@hdf5
+def test_a_d4rl_file_without_timeouts_needs_the_length_of_an_episode(tmp_path):
+    """Without next_observations a transition would lead across a reset; the length cuts if no terminal came before."""
+    path, terminated = tmp_path / "a.hdf5", np.isin(np.arange(9), (1, 7))
+    data = arrays(count=9) | dict(terminated=terminated)
+    write_d4rl(path, data)
+    with pytest.raises(DataError, match="a.hdf5: no field 'timeouts' and no 'next_observations'.*episode_length"):
+        transitions.read(path)
+    found = transitions.read(path, episode_length=4)  # rows 0 1 | 2 3 4 5 | 6 7 | 8, of which 5 and 8 have no next
+    assert found.rewards.tolist() == [0, 1, 2, 3, 4, 6, 7] and found.episode.tolist() == [0, 0, 1, 1, 1, 2, 2]
+    assert np.flatnonzero(found.terminated).tolist() == [1, 6] and np.flatnonzero(found.truncated).tolist() == [4]
+    two = transitions.read(path, episode_length=2)  # a terminal in the last step of an episode is a terminal
+    assert two.rewards.tolist() == [0, 1, 2, 4, 6, 7] and np.flatnonzero(two.terminated).tolist() == [1, 5]
+    write_d4rl(path, data, "next_observations")
+    assert not transitions.read(path).truncated[:-1].any()  # nothing leads across, so it may be read as one episode
+    known = transitions.read(path, episode_length=4)
+    assert known.rewards.tolist() == list(range(9)) and np.flatnonzero(known.truncated).tolist() == [5, 8]
+    assert known.episode.tolist() == [0, 0, 1, 1, 1, 1, 2, 2, 3]
+    write_d4rl(path, data | dict(timeouts=np.arange(9) == 3), "timeouts")
+    own = transitions.read(path, episode_length=4)  # what the file says goes before
+    assert own.rewards.tolist() == [0, 1, 2, 4, 5, 6, 7] and np.flatnonzero(own.truncated).tolist() == [2]
+
+
 def steps(count, terminal, last_reward=0.0):
     rewards = [10 * i for i in range(count - 1)] + [last_reward]
     rows = [

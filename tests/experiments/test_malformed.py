@@ -360,6 +360,7 @@ CASES = [
     bad("control.offline", "dataset.num_envs=0", "dataset.num_envs=0 must be 1 or more"),
     bad("control.offline", "dataset.discount=1.5", "dataset.discount=1.5 must be from 0 to 1"),
     bad("control.offline", "dataset.layout=csv", "dataset.layout='csv' must be 'auto', 'rlds' or 'episodes'"),
+    bad("control.offline", "dataset.episode_length=-1", "dataset.episode_length=-1 must be 0 (not known) or more"),
     bad("control.offline", "dataset.last_reward=sum", "dataset.last_reward='sum' must be 'refuse', 'keep' or 'drop'"),
     # --- Fields that do not go together ----------------------------------------------------------------------------
     bad("grpo", "sample.group_size=1", "sample.group_size=1 does not go with algorithm.advantage.fn='group_relative'"),
