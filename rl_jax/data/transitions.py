@@ -226,7 +226,7 @@ def read_hdf5(path, *, episode_length: int = 0) -> Recorded:
 def _minari(path, file) -> Recorded:
     names = sorted((name for name in file if name.startswith("episode_")), key=lambda x: int(x.partition("_")[2]))
     rows = []
-    for index, name in enumerate(names):
+    for name in names:
         group = file[name]
         fields = {key: _array(path, group, key) for key in ("observations", "actions", "rewards")}
         ends = [_array(path, group, key).astype(bool) for key in ("terminations", "truncations")]
@@ -236,14 +236,18 @@ def _minari(path, file) -> Recorded:
                 f"{path}, field '{name}/observations': shape {fields['observations'].shape}, expected "
                 f"{steps + 1} observations for {steps} rewards"
             )
-        if steps and not (ends[0][-1] or ends[1][-1]):
+        if not steps:
+            continue  # an observation alone; episodes are numbered without it
+        if not (ends[0][-1] or ends[1][-1]):
             ends[1][-1] = True  # recording stopped there
         observations = fields.pop("observations")
         rows.append(
             fields
             | dict(observations=observations[:-1], next_observations=observations[1:])
-            | dict(terminated=ends[0], truncated=ends[1], episode=np.full(steps, index))
+            | dict(terminated=ends[0], truncated=ends[1] & ~ends[0], episode=np.full(steps, len(rows)))
         )
+    if not rows:
+        raise DataError(f"{path}: no episode of a step or more")
     arrays = {}
     for key in rows[0]:
         shapes = {row[key].shape[1:] for row in rows}

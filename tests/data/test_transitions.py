@@ -134,6 +134,28 @@ def test_minaris_layout(tmp_path):
 
 
 @hdf5
+def test_an_empty_episode_of_minari_is_no_episode_and_a_terminal_is_no_truncation(tmp_path):
+    import h5py
+
+    def write(*lengths):
+        with h5py.File(path, "w") as file:
+            for episode, steps in enumerate(lengths):
+                group = file.create_group(f"episode_{episode}")
+                group["observations"], group["actions"] = np.zeros((steps + 1, 3)), np.zeros((steps, 2))
+                group["rewards"], over = np.full(steps, episode), np.arange(steps) == steps - 1
+                group["terminations"], group["truncations"] = over & (episode == 0), over
+
+    path = tmp_path / "main_data.hdf5"
+    write(2, 0, 3)
+    found = transitions.read(path)
+    assert found.episode.tolist() == [0, 0, 1, 1, 1] and found.rewards.tolist() == [0, 0, 2, 2, 2]
+    assert np.flatnonzero(found.terminated).tolist() == [1] and np.flatnonzero(found.truncated).tolist() == [4]
+    write(0, 0)
+    with pytest.raises(DataError, match="main_data.hdf5: no episode of a step or more"):
+        transitions.read(path)
+
+
+@hdf5
 def test_d4rls_layout(tmp_path):
     import h5py
 
