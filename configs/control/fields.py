@@ -93,7 +93,7 @@ CONTROL = {
     "eval.reference": "Reference point of eval/hypervolume, one number per objective.",
     "eval.parts": "Parts of the grid of weights in eval/expected_utility.",
     "eval.greedy": "Evaluate with the likeliest action. False: with sampled ones.",
-    "record.path": 'Folder for transitions of the policy at each checkpoint, for control.offline. "": none.',
+    "record.path": 'Own folder for transitions of the policy at each checkpoint, for control.offline. "": none.',
     "record.num_envs": "Environments that are recorded at a checkpoint.",
     "record.num_steps": "Steps per environment and checkpoint.",
     "preferences.method": 'Method: "reward", "regret", "cpl" or "spo".',

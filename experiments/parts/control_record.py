@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import optax
 
-from experiments.parts import control_loop
+from experiments.parts import control_loop, origin
 from experiments.parts.control_auxiliary import with_auxiliary
 from experiments.parts.control_objectives import one_policy
 from experiments.parts.control_setup import NETWORKS, load_env, make_algorithm, make_network, settings_of
@@ -18,23 +18,31 @@ from rl_jax.data import transitions as files
 from rl_jax.rollout.envs.steps import collect, start
 from rl_jax.training import distributed
 
+SETTINGS = "settings.json"
+
 
 def make_recorder(config) -> Callable:
     """The recorder of episodes; if config.record.path is set it also writes transitions of the current policy.
 
     At every checkpoint, and before the first update, record.num_envs environments act for record.num_steps steps with
-    the first run's policy, and PATH/step_00000100.npz is written. A resumed run writes the same files again.
+    the first run's policy, and PATH/step_00000100.npz is written. A resumed run writes the same files again. The
+    folder is this run's, whose settings are kept in PATH/settings.json: control.offline reads all files of a folder.
 
     Args:
       config: of the run.
 
     Returns:
       recorded(state of all runs, updates) -> rows of episodes.jsonl.
+
+    Raises:
+      ChangedError: if the folder has recordings of a run with other settings, or of an unknown one.
     """
     recorded = control_loop.make_recorder(config)
     if not config.record.path:
         return recorded
-    folder, gather = pathlib.Path(config.record.path).expanduser(), make_gather(config)
+    folder = pathlib.Path(config.record.path).expanduser()
+    _keep_settings(config, folder)
+    gather = make_gather(config)
 
     def both(state: control.ControlState, step: int) -> list[dict[str, Any]]:
         rows = gather(state)
@@ -43,6 +51,14 @@ def make_recorder(config) -> Callable:
         return recorded(state, step)
 
     return both
+
+
+def _keep_settings(config, folder: pathlib.Path) -> None:
+    """Keeps what the recordings in a folder are made with, and refuses a folder with others."""
+    settings, made = origin.but_for_length(config), any(folder.glob("*.npz"))
+    del settings["record"]["path"]  # the folder itself, which may be spelled in several ways
+    if made or distributed.is_main():
+        origin.keep(folder / SETTINGS, settings, made=made, place="--config.record.path")
 
 
 def make_gather(config) -> Callable:

@@ -144,38 +144,51 @@ def kept(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {"settings": json.loads(encode_row(_plain(settings))), "origin": {"code_sha256": code_sha256()}}
 
 
-def check_kept(settings: Mapping[str, Any], record: Mapping[str, Any], path: pathlib.Path) -> None:
+def but_for_length(config: ConfigDict) -> dict[str, Any]:
+    """A config's fields without those that a resumed run may raise, unless its course is spread over its length."""
+    fields = config.to_dict()
+    if not _spread(config):
+        for group, name in (field.split(".") for field in MAY_GROW):
+            fields.get(group, {}).pop(name, None)
+    return fields
+
+
+def check_kept(
+    settings: Mapping[str, Any], record: Mapping[str, Any], path: pathlib.Path, place: str = "--workdir"
+) -> None:
     """Compares settings with those that a result was made with, before the result is taken for one of these.
 
     Args:
       settings: that are asked for, as for `kept`.
       record: has what `kept` gave, if anything.
       path: of the result, for messages.
+      place: the option that names the folder, for messages.
 
     Raises:
       ChangedError: if one differs, besides FREE, or if there is no record.
     """
     if "settings" not in record:
-        raise ChangedError(f"{path}: no settings were kept, as by older versions: give a new --workdir")
+        raise ChangedError(f"{path}: no settings were kept, as by older versions: give a new {place}")
     changes, _ = _changes(_plain(settings), record["settings"], record, "")
     if lines := _lines({name: change for name, change in changes.items() if not _within(name, FREE)}, {}, ""):
         head = f"{path}: made with other settings (its own -> what is asked for):"
-        raise ChangedError("\n".join([head, *lines, "Give the old ones back, or give a new --workdir"]))
+        raise ChangedError("\n".join([head, *lines, f"Give the old ones back, or give a new {place}"]))
 
 
-def keep(path: pathlib.Path, settings: Mapping[str, Any], *, made: bool) -> None:
+def keep(path: pathlib.Path, settings: Mapping[str, Any], *, made: bool, place: str = "--workdir") -> None:
     """Writes the settings of a result that is about to be made to `path`; one that is made is compared with them.
 
     Args:
       path: a JSON file beside the result.
       settings: as for `kept`.
       made: whether the result, or a part of it that would be used, is there already.
+      place: as for `check_kept`.
 
     Raises:
       ChangedError: as `check_kept`.
     """
     if made:
-        check_kept(settings, read_json(path) if path.is_file() else {}, path)
+        check_kept(settings, read_json(path) if path.is_file() else {}, path, place)
     else:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, (json.dumps(kept(settings), indent=2) + "\n").encode())

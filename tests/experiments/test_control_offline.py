@@ -74,7 +74,7 @@ def test_a_run_of_ppo_is_recorded_and_read(tmp_path):
     config.record.update(path=str(tmp_path / "data"), num_envs=4, num_steps=8)
     control_ppo.run(config, tmp_path / "ppo")
     parts = sorted(path.name for path in (tmp_path / "data").iterdir())
-    assert parts == ["step_00000000.npz", "step_00000004.npz", "step_00000008.npz"]
+    assert parts == ["settings.json", "step_00000000.npz", "step_00000004.npz", "step_00000008.npz"]
     recorded = transitions.read(tmp_path / "data")
     assert len(recorded.rewards) == 3 * 4 * 8 and recorded.metadata["env"] == "probes/matching"
     assert recorded.metadata["behaviours"][2] == "control_matching, seed 0, update 8"
