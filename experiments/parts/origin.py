@@ -3,8 +3,8 @@
     python -m experiments.grpo ... --workdir=runs/a --fork=runs/b --config.train.optimizer.learning_rate=1e-5
 
 A run keeps what it was first started with in config.json and in run.json ("origin"). On resume a changed config or
-changed data is refused, changed code is said in one line. Fields that may change are in MAY_CHANGE. --fork starts a new
-run from the newest checkpoints of another one, with new settings.
+changed data is refused, changed code (also your own that the config names) is said in one line. Fields that may change
+are in MAY_CHANGE. --fork starts a new run from the newest checkpoints of another one, with new settings.
 """
 
 import functools
@@ -16,6 +16,7 @@ import os
 import pathlib
 import re
 import shutil
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -23,6 +24,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from experiments.parts.budgets import length_field
+from experiments.parts.own_code import changed, own_code
 from rl_jax.preferences.episodes import FOLDER
 from rl_jax.runs import disk
 from rl_jax.runs.logging import encode_row, write_atomically
@@ -49,6 +51,7 @@ DATA_GROUPS = ("task", "data", "sample", "foreign", "reward")
 FORKED = "forked_from.json"
 START, REFERENCE = "init_from_step", "reference_sha256"  # fields of the origin
 KEPT = 2  # checkpoints that a fork takes along: the newest, and one to fall back on
+OWN_CODE = "own_code"  # another: the checksums of the modules that the config names
 _PATHS = re.compile(r"(^|[._])(paths?|files?|folder)$")
 _CHECKOUT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -116,7 +119,8 @@ def outgrown(config: ConfigDict, workdir: pathlib.Path, program: str) -> bool:
 def check_result(config: ConfigDict, workdir: pathlib.Path, program: str, *, free: tuple[str, ...] = ()) -> None:
     """Compares the config with the one that the run in `workdir` last went on with, for a reader of its results.
 
-    Stricter than `check_config`: a longer run or other evaluations are other results.
+    Stricter than `check_config`: a longer run or other evaluations are other results. If modules that the config names
+    have changed since, a line on stderr says so.
 
     Args:
       config: what is asked for.
@@ -133,6 +137,8 @@ def check_result(config: ConfigDict, workdir: pathlib.Path, program: str, *, fre
     if lines := _lines(wrong, record, program):
         head = f"{workdir} has a run of other settings (the run's -> what is asked for):"
         raise ChangedError("\n".join([head, *lines, "Delete that folder, or give a new --workdir"]))
+    if said := _other_own_code(workdir, record.get("origin", {}), own_code(named(config.to_dict()))):
+        print(f"{said}: its results are of the old one", file=sys.stderr, flush=True)
 
 
 def kept(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -200,9 +206,9 @@ def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def made_of(config: ConfigDict, workdir: pathlib.Path) -> dict[str, Any]:
-    """The "origin" of a run.json: data files with sizes and checksums, checksum of the code, where it was forked; and
-    the newest step of the run that it starts from."""
-    result = {"data": data_files(config), "code_sha256": code_sha256()}
+    """The "origin" of a run.json: data files with sizes and checksums, checksums of the code and of the modules that
+    the config names, where it was forked; and the newest step of the run that it starts from."""
+    result = {"data": data_files(config), "code_sha256": code_sha256(), OWN_CODE: own_code(named(config.to_dict()))}
     init_from = config.get("init_from")
     if init_from and (steps := checkpoint_steps(pathlib.Path(init_from))):
         result[START] = steps[-1]
@@ -310,13 +316,18 @@ def compare(workdir: pathlib.Path, found: Mapping[str, Any]) -> tuple[str, str]:
     ]
     if lines:
         return "\n".join([f"{workdir} has a run that was started with other data:", *lines, _ways()]), ""
-    if origin["code_sha256"] == found["code_sha256"]:
-        return "", ""
-    commit = record.get("attempts", [{}])[0].get("git_commit", "unknown")
-    return "", (
-        f"{workdir}: the code has changed since this run was started (at commit {commit[:12]}): numbers from here on "
-        "may differ from those of an undisturbed run"
-    )
+    differ = ": numbers from here on may differ from those of an undisturbed run"
+    said = [said + differ] if (said := _other_own_code(workdir, origin, found[OWN_CODE])) else []
+    if origin["code_sha256"] != found["code_sha256"]:
+        commit = record.get("attempts", [{}])[0].get("git_commit", "unknown")
+        said.append(f"{workdir}: the code has changed since this run was started (at commit {commit[:12]}){differ}")
+    return "", "\n".join(said)
+
+
+def _other_own_code(workdir: pathlib.Path, origin: Mapping[str, Any], found: Mapping[str, str]) -> str:
+    """That modules which the config names have changed, if they have; a run of an older version has not kept them."""
+    names = ", ".join(changed(origin.get(OWN_CODE, {}), found))
+    return f"{workdir}: the code of {names} has changed since this run was started" if names else ""
 
 
 def data_files(config: ConfigDict) -> dict[str, dict[str, Any]]:

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import types
 from unittest import mock
 
 import jax.numpy as jnp
@@ -15,6 +16,7 @@ import pytest
 from experiments.parts import origin, stops, turn_replay, warm_start
 from experiments.parts.budgets import length_field
 from experiments.parts.episode_replay import Successes
+from experiments.parts.own_code import own_code
 from experiments.parts.plan_memory import PlanMemory
 from experiments.parts.run import Run, claim, record_run
 from rl_jax.experience import trajectory
@@ -187,6 +189,51 @@ def test_fields_of_another_version_of_the_code_are_said_not_refused(tmp_path, ca
     out, err = capsys.readouterr()
     assert "algorithm.more" in out
     assert err.count(f"{tmp_path}: the code has changed since this run was started (at commit ") == 1
+
+
+def test_own_functions_are_a_part_of_what_a_run_is_made_of(tmp_path, capsys, monkeypatch):
+    """A module of one's own that the config names lies outside of the code that is hashed as the package's."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    own, folder = tmp_path / "origin_own_loss.py", tmp_path / "run"
+    package = tmp_path / "origin_own_rewards"
+    package.mkdir()
+    (package / "__init__.py").write_text("from origin_own_rewards.inner import score\n")
+    (package / "inner.py").write_text("raise AssertionError('is not imported')\n")
+    own.write_text("raise AssertionError('is not imported')\n")
+    of = settings(algorithm__fn="origin_own_loss:loss")
+    of.env = dict(name="gymnasium/origin_own_rewards.inner:World-v0")
+    of.terms = (dict(fn="rl_jax.rewards.exact:score"), dict(fn="origin_own_rewards:score"), "no_such_module:score")
+    run(folder, of, steps=4)
+    code = read_json(folder / "run.json")["origin"]["own_code"]
+    assert sorted(code) == ["origin_own_loss", "origin_own_rewards", "origin_own_rewards.inner"]
+    run(folder, of, steps=5)
+    assert capsys.readouterr().err == ""
+    own.write_text("sign = -1\n")
+    said = "the code of origin_own_loss has changed since this run was started"
+    run(folder, of)
+    assert capsys.readouterr().err.count(f"{folder}: {said}") == 1
+    origin.check_result(of, folder, "sum")  # as of a sweep's point that is finished
+    assert said in capsys.readouterr().err
+    (package / "inner.py").write_text("")
+    origin.check_result(of, folder, "sum")
+    assert "origin_own_loss, origin_own_rewards, origin_own_rewards.inner has changed" in capsys.readouterr().err
+    record = read_json(folder / "run.json")
+    del record["origin"]["own_code"]  # as of an older version
+    (folder / "run.json").write_text(json.dumps(record))
+    origin.check_result(of, folder, "sum")
+    run(folder, of)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_function_of_a_script_is_hashed_with_its_file(tmp_path, monkeypatch):
+    script = tmp_path / "script.py"
+    script.write_text("1")
+    main = types.ModuleType("__main__")
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    main.__spec__ = None
+    assert own_code({"fn": "__main__:loss"}) == {}, "of a notebook"
+    main.__file__ = str(script)
+    assert list(own_code({"fn": "__main__:loss"})) == ["__main__"]
 
 
 def test_other_data_is_refused_with_its_files(tmp_path):
