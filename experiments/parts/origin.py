@@ -31,14 +31,14 @@ from rl_jax.runs.logging import encode_row, write_atomically
 from rl_jax.runs.run_record import ABSENT, config_changes, flatten, is_complete, last_config, read_json
 
 # Fields, or groups of them, that may change when a run is resumed: they move no number of the training, but by how long
-# it lasts and in which order sums over devices are taken.
+# it lasts and in which order sums over devices are taken. But envs:N in a control program's mesh: see `_same_mesh`.
 MAY_CHANGE = (
-    *("name", "log", "checkpoint", "mesh", "spread", "rollout.mesh", "rollout.devices"),
+    *("name", "log", "checkpoint", "mesh", "rollout.mesh", "rollout.devices"),
     *("eval.every", "sft.eval_every", "reward.num_workers", "reward.time_limit_s", "flow.timeout_s"),
     *("rollout.engine.url", "rollout.engine.timeout_s", "task.skip_bad_records", "data.skip_bad_records"),
 )
 # Of these, those that move no result either, so that a finished run may stand for one that has others.
-FREE = tuple(name for name in MAY_CHANGE if name not in ("eval.every", "sft.eval_every"))
+FREE = tuple(name for name in (*MAY_CHANGE, "spread") if name not in ("eval.every", "sft.eval_every"))
 MAY_GROW = ("train.steps", "train.data_epochs", "train.total_steps", "sft.steps")
 # Programs that read a part of a config only: a warm start is not made of the rest of the config that names it.
 _OF_SFT = (
@@ -95,8 +95,11 @@ def check_config(config: ConfigDict, workdir: pathlib.Path, program: str) -> Non
     if not _is_known(workdir) or not (workdir / "config.json").is_file():
         return
     record = read_json(workdir / "run.json")
+    _refuse_other_program(workdir, record, program)
     changes, new_fields = _changes(config.to_dict(), read_json(workdir / "config.json"), record, program)
     wrong = {name: change for name, change in changes.items() if not _may(name, *change)}
+    if "mesh" in changes and config.get("spread") == "pmap":
+        wrong["mesh"] = changes["mesh"]  # its states have an axis of devices
     if program not in PARTS_READ and changes.get("sft.steps"):
         wrong["sft.steps"] = changes["sft.steps"]  # its params are where this run began
     lasting = {name: changes[name] for name in ("train.total_steps", "train.steps") if name in changes}
@@ -132,8 +135,9 @@ def check_result(config: ConfigDict, workdir: pathlib.Path, program: str, *, fre
       ChangedError: if another field differs; names each with its value in the run and the one that is asked for.
     """
     record = read_json(workdir / "run.json") if (workdir / "run.json").is_file() else {}
+    _refuse_other_program(workdir, record, program)
     changes, _ = _changes(config.to_dict(), last_config(workdir), record, program)
-    wrong = {name: change for name, change in changes.items() if not _within(name, (*FREE, *free))}
+    wrong = _bound(changes, (*FREE, *free))
     if lines := _lines(wrong, record, program):
         head = f"{workdir} has a run of other settings (the run's -> what is asked for):"
         raise ChangedError("\n".join([head, *lines, "Delete that folder, or give a new --workdir"]))
@@ -176,7 +180,7 @@ def check_kept(
     if "settings" not in record:
         raise ChangedError(f"{path}: no settings were kept, as by older versions: give a new {place}")
     changes, _ = _changes(_plain(settings), record["settings"], record, "")
-    if lines := _lines({name: change for name, change in changes.items() if not _within(name, FREE)}, {}, ""):
+    if lines := _lines(_bound(changes, FREE), {}, ""):
         head = f"{path}: made with other settings (its own -> what is asked for):"
         raise ChangedError("\n".join([head, *lines, f"Give the old ones back, or give a new {place}"]))
 
@@ -255,7 +259,7 @@ def spent(config: ConfigDict, workdir: pathlib.Path, program: str, step: int, to
         return ""
     record = read_json(old / "run.json") if (old / "run.json").is_file() else {}
     changes, _ = _changes(config.to_dict(), last_config(old), record, program)
-    lines = _lines({name: change for name, change in changes.items() if not _within(name, FREE)}, record, program)
+    lines = _lines(_bound(changes, FREE), record, program)
     if not lines:
         return ""
     way = f"raise {length_field(config, program)}" if step >= total else f"{old} ended there by itself"
@@ -434,6 +438,12 @@ def _changes(
     return {name: change for name, change in changes.items() if name not in new_fields}, new_fields
 
 
+def _refuse_other_program(workdir: pathlib.Path, record: Mapping[str, Any], program: str) -> None:
+    """Raises ChangedError if a run is another program's: all its fields differ, and none of them is what is wrong."""
+    if (other := record.get("algorithm", program)) != program:
+        raise ChangedError(f"{workdir} has a run of another program: {other}, not {program}. Give a new --workdir")
+
+
 def _lines(wrong: Mapping[str, tuple[Any, Any]], record: Mapping[str, Any], program: str) -> list[str]:
     """What differs, one line per field, and the program if that differs."""
     lines = [f"  {name}: {_shown(before)} -> {_shown(after)}" for name, (before, after) in wrong.items()]
@@ -480,14 +490,25 @@ def _within(name: str, groups: tuple[str, ...]) -> bool:
 
 def _may(name: str, old: Any, new: Any) -> bool:
     grows = name in MAY_GROW and ABSENT not in (old, new) and new > old
-    return grows or _within(name, MAY_CHANGE)
+    return grows or not _bound({name: (old, new)}, MAY_CHANGE)
+
+
+def _bound(changes: Mapping[str, tuple[Any, Any]], free: tuple[str, ...]) -> dict[str, tuple[Any, Any]]:
+    """The changes of fields outside of the groups `free`, and that of a mesh which makes another run."""
+    return {name: pair for name, pair in changes.items() if not _within(name, free) or not _same_mesh(name, *pair)}
+
+
+def _same_mesh(name: str, old: Any, new: Any) -> bool:
+    """False for a mesh with other parts of a control program's environments, envs:N: each part draws by its own key."""
+    one, other = (re.findall(r"\benvs:0*(\d+)", str(mesh)) or ["1"] for mesh in (old, new))
+    return name != "mesh" or one == other
 
 
 def _ways() -> str:
     return (
         "Give the old ones back to go on with it. With the new ones, either start anew in another --workdir, or add "
         "--fork=NEW_WORKDIR: a new run that begins with this one's newest checkpoint. May change without either: "
-        f"{', '.join(MAY_CHANGE)}; may grow: {', '.join(MAY_GROW)}"
+        f"{', '.join(MAY_CHANGE).replace(' mesh,', ' mesh (but not envs:N of it),')}; may grow: {', '.join(MAY_GROW)}"
     )
 
 

@@ -428,7 +428,7 @@ def test_a_run_of_other_evaluations_or_of_another_program_is_refused(tmp_path):
         once.check_same("sft", config, workdir, ["--config.seed=4"])
     once.check_same("grpo", config, workdir, asked[:1], free=("eval",))
     (workdir / "run.json").write_text(json.dumps({"algorithm": "ppo"}))
-    with pytest.raises(origin.ChangedError, match="  program: ppo -> grpo"):
+    with pytest.raises(origin.ChangedError, match="another program: ppo, not grpo"):
         once.check_same("grpo", config, workdir, asked)
     with pytest.raises(ValueError, match="config.sead"):
         once.asked_for(config, ["--config.sead=4"])

@@ -98,8 +98,43 @@ def test_another_config_is_refused_field_by_field(tmp_path):
     assert said.count(" -> ") == 2, "checkpoint.every may change"
     assert "--fork=NEW_WORKDIR" in said and "train.steps" in said and "another --workdir" in said
     assert (tmp_path / "config.json").read_bytes() == before and saved(tmp_path)[-1] == 4
-    with pytest.raises(origin.ChangedError, match="program: sum -> other"):
-        run(tmp_path, settings(), program="other")
+
+
+def test_a_folder_of_another_program_is_refused_in_one_line(tmp_path):
+    run(tmp_path, settings(), steps=4)
+    for check in (origin.check_config, origin.check_result):
+        with pytest.raises(origin.ChangedError) as refused:
+            check(settings(rate=2.0, algorithm__clip=0.28), tmp_path, "other")
+        said = f"{tmp_path} has a run of another program: sum, not other. Give a new --workdir"
+        assert str(refused.value) == said
+
+
+def test_where_a_control_run_has_its_environments_stays(tmp_path):
+    """Actions and draws have keys per part of envs:N; states of pmap have an axis of devices."""
+
+    def of(mesh, spread="jit"):
+        found = settings(mesh=mesh)
+        found.spread = spread
+        return found
+
+    def refused(start, mesh, *, spread="jit"):
+        record_run(of(start, spread), tmp_path / start, "control.ppo", [])
+        (tmp_path / start / "checkpoints" / "2").mkdir(parents=True, exist_ok=True)
+        with pytest.raises(origin.ChangedError) as error:
+            origin.check_config(of(mesh), tmp_path / start, "control.ppo")
+        return str(error.value)
+
+    assert '\n  mesh: "envs:4" -> "envs:2"\n' in refused("envs:4", "envs:2")
+    assert "mesh (but not envs:N of it), " in refused("envs:4", "")
+    assert '\n  mesh: "seeds:2" -> "seeds:2,envs:2"\n' in refused("seeds:2", "seeds:2,envs:2")
+    with pytest.raises(origin.ChangedError, match='mesh: "envs:4" -> "envs:2"'):
+        origin.check_result(of("envs:2"), tmp_path / "envs:4", "control.ppo")
+    origin.check_config(of("seeds:2,envs:4"), tmp_path / "envs:4", "control.ppo")
+    origin.check_config(of(""), tmp_path / "seeds:2", "control.ppo")
+    assert '\n  spread: "pmap" -> "jit"\n' in refused("seeds:3", "seeds:3", spread="pmap")
+    origin.check_result(of("seeds:3"), tmp_path / "seeds:3", "control.ppo")  # its numbers are the same
+    with pytest.raises(origin.ChangedError, match='mesh: "seeds:3" -> "seeds:2"'):
+        origin.check_config(of("seeds:2", "pmap"), tmp_path / "seeds:3", "control.ppo")
 
 
 def test_what_may_change_does_and_the_first_config_stays(tmp_path):
