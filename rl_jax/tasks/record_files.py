@@ -23,6 +23,10 @@ from rl_jax.tokenizers import plain_text
 SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".parquet")  # the files of a folder that are read
 _ITEM = re.compile(r"(?:(?P<name>[A-Za-z_][\w-]*)=)?(?P<path>[^=@]+?)(?:@(?P<weight>\d+\.?\d*|\.\d+))?")
 
+# The beginnings of names of files that hold a split: train-00000-of-00002.parquet, test_sft.jsonl.
+_TRAIN = re.compile(r"train(ing)?(?![a-z])", re.IGNORECASE)
+_HELD_OUT = re.compile(r"(test|validation|valid|val|dev|eval)(?![a-z])", re.IGNORECASE)
+
 
 class Columns(NamedTuple):
     """The names of the columns of a file. A column with its default name may be missing, apart from the prompt.
@@ -83,7 +87,7 @@ def find_files(paths: Sequence[str]) -> tuple[pathlib.Path, ...]:
     """The files of paths, globs and folders, in the given order; those of a glob or a folder are sorted.
 
     Raises:
-      readers.DataError: if there are none.
+      readers.DataError: if there are none, or if a folder has files of tests beside those of training.
     """
     result = []
     for path in paths:
@@ -91,7 +95,10 @@ def find_files(paths: Sequence[str]) -> tuple[pathlib.Path, ...]:
         if place.is_dir():
             found = sorted(file for file in place.iterdir() if file.name.endswith(SUFFIXES))
             if not found:
-                raise readers.DataError(f"{path}: the folder has no file of {', '.join(SUFFIXES)}")
+                deeper = {file.parent for file in place.rglob("*") if file.name.endswith(SUFFIXES)}
+                there = f", but {min(deeper)} has: give that" if deeper else ""
+                raise readers.DataError(f"{path}: the folder has no file of {', '.join(SUFFIXES)}{there}")
+            _refuse_splits(path, found)
         elif glob.has_magic(str(place)) and not place.exists():
             found = sorted(map(pathlib.Path, glob.glob(str(place), recursive=True)))
             if not found:
@@ -195,6 +202,18 @@ def parse(raw: Mapping, columns: Columns, *, name: str = "", system: str = "") -
 def share_of(key: str) -> float:
     """A number in [0, 1) that is a pure function of a record's key, for splitting by prompt."""
     return int.from_bytes(hashlib.sha256(key.encode("utf-8", "replace")).digest()[:6], "big") / 2**48
+
+
+def _refuse_splits(folder: str, files: Sequence[pathlib.Path]) -> None:
+    """Raises DataError if files of tests lie beside those of training, as in data sets of Hugging Face."""
+    train, held_out = ([file.name for file in files if pattern.match(file.name)] for pattern in (_TRAIN, _HELD_OUT))
+    if train and held_out:
+        suffix = next(suffix for suffix in SUFFIXES if train[0].endswith(suffix))
+        raise readers.DataError(
+            f"{folder}: the folder has files of several splits, {held_out[0]} beside {train[0]}, and all would be "
+            f"trained on: give those of training by a pattern, path={folder}/train*{suffix} (and the others as "
+            "test_path, which tasks of prompts have)"
+        )
 
 
 def _role(message: Any) -> Any:

@@ -122,6 +122,26 @@ def test_parquet_gzip_lists_globs_and_folders(load, tmp_path):
     assert last["messages"] == CHAT and json.loads(last["info"])["when"].startswith("2020-01-01")
 
 
+@pytest.mark.parametrize("other", ["test-00000-of-00001.jsonl", "validation.jsonl", "test_sft-0.jsonl", "dev.jsonl"])
+def test_a_folder_of_several_splits_is_refused(load, tmp_path, other):
+    """As Hugging Face lays out a data set: its files of tests would be trained on."""
+    train = write(tmp_path / "data" / "train-00000-of-00001.jsonl", sums(3))
+    held_out = write(tmp_path / "data" / other, sums(3, 50))
+    with pytest.raises(readers.DataError) as error:
+        load(train.parent)
+    said = f"{train.parent}: the folder has files of several splits, {held_out.name} beside {train.name}"
+    assert str(error.value).startswith(said) and f"path={train.parent}/train*.jsonl" in str(error.value)
+    found = load(f"{train.parent}/train*.jsonl", test_path=f"{train.parent}/{other[:3]}*.jsonl")
+    assert len(rows_of(found, "train")) == len(rows_of(found, "test")) == 3
+
+
+def test_a_folder_of_files_that_are_no_splits_is_read_whole(load, tmp_path):
+    for place, name in enumerate(("train.jsonl", "testimony.jsonl", "training_2.jsonl")):
+        write(tmp_path / "a" / name, sums(3, 10 * place))
+    write(tmp_path / "b" / "test.jsonl", sums(3, 50))
+    assert len(rows_of(load(tmp_path / "a", test_path=str(tmp_path / "b")), "train")) == 9
+
+
 def test_sources_have_names_and_weights(load, tmp_path):
     a = write(tmp_path / "a.jsonl", sums(1, id=1) + sums(39, 1))
     b = write(tmp_path / "b.jsonl", sums(10, 100))
@@ -241,6 +261,11 @@ def test_files_that_cannot_be_read(load, tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(readers.DataError, match="the folder has no file of .jsonl"):
         load(tmp_path / "empty")
+    write(tmp_path / "outer" / "data" / "a.jsonl", sums(3))
+    with pytest.raises(
+        readers.DataError, match="outer: the folder has no file .*, but .*/outer/data has: give that"
+    ):
+        load(tmp_path / "outer")
     (tmp_path / "d.parquet").write_bytes(b"PAR1 no")
     with pytest.raises(readers.DataError, match="d.parquet, after row 0: not a readable Parquet file"):
         load(tmp_path / "d.parquet")
