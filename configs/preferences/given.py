@@ -5,9 +5,10 @@
 Without a path the preferences are generated: sums, right and wrong (rl_jax.preferences.generated). A line of a file is
 {"prompt": ..., "chosen": ..., "rejected": ...}; other names of columns are given as
 --config.data.columns="{'prompt': 'question', 'chosen': 'better', 'rejected': 'worse'}". The model is a small one from
-scratch over characters, first fine-tuned on the chosen answers (config.sft); --config.model.checkpoint with
---config.task.tokenizer_path takes one of llama2.c. Arguments: `pretrained` takes a Hugging Face model,
---config.model.path=FOLDER, as it is: no fine-tuning first, small steps. `lora` trains adapters on it. `smoke`: seconds.
+scratch over characters (--config.task.alphabet= over bytes, for texts that are not ASCII), first fine-tuned on the
+chosen answers (config.sft); --config.model.checkpoint with --config.task.tokenizer_path takes one of llama2.c.
+Arguments: `pretrained` takes a Hugging Face model, --config.model.path=FOLDER, as it is: no fine-tuning first, small
+steps. `lora` trains adapters on it. `smoke`: seconds.
 """
 
 from ml_collections import ConfigDict

@@ -25,7 +25,7 @@ TASK = {
     "task.max_solutions_per_puzzle": "game24: maximum number of demonstrations per puzzle.",
     "task.max_prompt_tokens": "stories: longest prompt, in tokens: the first sentence of a story, or its first words.",
     "task.tokenizer_path": 'Tokenizer file of llama2.c. "" (preferences only): characters; model.path brings its own.',
-    "task.alphabet": "preferences: the characters of the tokenizer if tokenizer_path is empty.",
+    "task.alphabet": "preferences: the characters of the tokenizer if tokenizer_path is empty; none: bytes.",
     "task.sentiment_path": "stories: folder of SST-2, on which the sentiment model (the reward) is trained.",
     "task.kind": 'word_problems: "gsm8k" or "math".',
     "task.kinds": "toys, restored_text: kinds of questions.",

@@ -17,6 +17,7 @@ from experiments.parts.setup import Setup
 from rl_jax import preferences
 from rl_jax.core.types import Packed, PreferenceBatch, TokenBatch
 from rl_jax.preferences.encode import layout
+from rl_jax.preferences.places import naming_place
 from rl_jax.preferences.records import take_responses
 from rl_jax.tokenizers import ChatPrompts, plain_text
 
@@ -110,9 +111,13 @@ class Best(Prompts):
             record = source[index]
             good = len(record["responses"]) > 1 or record["rewards"][0] > 0.5
             prompt = record["prompt"]
-            ids = prompt["ids"] if isinstance(prompt, Mapping) else tokenizer.encode(prompt, bos=True)
-            if good and len(ids) <= limit:
-                self._kept.append(index)
+            with naming_place(source, index):
+                ids = prompt["ids"] if isinstance(prompt, Mapping) else tokenizer.encode(prompt, bos=True)
+                if not good or len(ids) > limit:
+                    continue
+                if isinstance(best := record["responses"][0], str) and hasattr(tokenizer, "alphabet"):
+                    tokenizer.encode(best)  # refused here, with its place; other tokenizers write any text
+            self._kept.append(index)
 
     def __len__(self) -> int:
         return len(self._kept)

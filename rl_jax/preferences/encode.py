@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from rl_jax.data import pipeline
-from rl_jax.preferences.places import copied, place_of
+from rl_jax.preferences.places import copied, naming_place, place_of
 from rl_jax.preferences.records import take_responses
 
 TRUNCATE = ("refuse", "left", "drop")
@@ -74,7 +74,8 @@ def encode_preferences(
         if len(given) > width:
             raise ValueError(f"{place_of(records, place)} has {len(given)} responses, more than responses={width}")
         own = records[place].get("prompts", [records[place]["prompt"]] * len(given))
-        whole = [response_ids(tokenizer, text, before) for text, before in zip(given, own, strict=True)]
+        with naming_place(records, place):
+            whole = [response_ids(tokenizer, text, before) for text, before in zip(given, own, strict=True)]
         if empty == "refuse":
             _refuse_blank(place_of(records, place), given, whole)
         ids = [row[:completion_length] for row in whole]
@@ -217,7 +218,8 @@ def encode_prompts(
     """
     result, counts = {}, {"num_prompts_cut": 0, "num_prompts_dropped": 0}
     for place, record in enumerate(records):
-        ids = _prompt_ids(tokenizer, record["prompt"], place)
+        with naming_place(records, place):
+            ids = _prompt_ids(tokenizer, record["prompt"], place)
         if len(ids) > limit:
             if truncate == "refuse":
                 raise ValueError(

@@ -1,7 +1,10 @@
 """Where a record was read, which messages about it say. Plain Python."""
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+
+from rl_jax.tokenizers.characters import NOT_WRITTEN
 
 
 class Placed(dict):
@@ -20,3 +23,14 @@ def copied(record: Mapping, values: Mapping[str, Any]) -> Placed:
 def place_of(records: Sequence[Mapping], index: int) -> str:
     """The place of records[index]; its number if it has none."""
     return getattr(records[index], "place", "") or f"record {index}"
+
+
+@contextlib.contextmanager
+def naming_place(records: Sequence[Mapping], index: int) -> Iterator[None]:
+    """Inside, the error of a character that the tokenizer does not have names the place of records[index]."""
+    try:
+        yield
+    except ValueError as error:
+        if NOT_WRITTEN not in str(error):
+            raise
+        raise ValueError(f"{place_of(records, index)}: {error}") from error

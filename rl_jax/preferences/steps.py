@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from rl_jax.preferences.encode import TRUNCATE, encode_prompts, layout
-from rl_jax.preferences.places import place_of
+from rl_jax.preferences.places import naming_place, place_of
 
 UNLABELLED = -100  # the label of unlabelled steps, as in TRL and in torch's cross-entropy
 
@@ -67,7 +67,8 @@ def encode_steps(
             raise ValueError(f"{place_of(records, place)} has {counted}")
         ids, row_ends = [], np.full(width, -1, np.int32)
         for number, step in enumerate(record["steps"]):
-            ids += _step_ids(tokenizer, step, separator)
+            with naming_place(records, place):
+                ids += _step_ids(tokenizer, step, separator)
             row_ends[number] = len(ids) - 1 if len(ids) <= completion_length else -1
         row_labels = np.full(width, UNLABELLED, np.int32)
         for number, label in enumerate(record["labels"]):

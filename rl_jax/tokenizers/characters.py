@@ -13,10 +13,11 @@ class CharTokenizer:
     pad_id, bos_id, eos_id = 0, 1, 2
     eos_ids = (2,)
 
-    def __init__(self, alphabet: str):
+    def __init__(self, alphabet: str, *, remedy: str = ""):
+        """alphabet: distinct characters. remedy: what the error of a text with other characters ends with."""
         if len(set(alphabet)) != len(alphabet) or not alphabet:
             raise ValueError(f"alphabet must be distinct characters, at least one; got {alphabet!r}")
-        self.alphabet = alphabet
+        self.alphabet, self._remedy = alphabet, remedy
         self._ids = {character: index + 3 for index, character in enumerate(alphabet)}
         self.vocab_size = len(alphabet) + 3
 
@@ -30,7 +31,7 @@ class CharTokenizer:
         for place, character in enumerate(text):
             if character not in self._ids:
                 raise ValueError(f"character {character!r} at place {place} of {text!r:.80} {NOT_WRITTEN} "
-                                 f"{self.alphabet!r}")
+                                 f"{self.alphabet!r}{self._remedy}")
             ids.append(self._ids[character])
         return ids + [self.eos_id] if eos else ids
 

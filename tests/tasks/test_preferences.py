@@ -2,9 +2,12 @@
 
 import json
 
+import pytest
+
 from configs.preferences import given
 from experiments.parts.preference_data import Best
 from rl_jax import preferences, tasks
+from rl_jax.preferences import records
 
 CHAT = [{"role": "user", "content": "1+1?"}]
 
@@ -32,3 +35,34 @@ def test_chats_are_encoded_as_plain_text(tmp_path):
     assert tokens[0, 0, 32 - len(ids) : 32].tolist() == ids
     best = Best(source, tokenizer, 32)
     assert len(best) == len(source) and best[0]["messages"] == CHAT
+
+
+@pytest.mark.parametrize("field", ["prompt", "chosen", "rejected"])
+def test_a_character_without_an_id_is_refused_with_its_place_and_the_ways_out(tmp_path, field):
+    source = pairs(tmp_path, *map(pair, range(3)), pair(3, **{field: "für"}), *map(pair, range(4, 8)))
+    source = source.data_source("train")
+    tokenizer = tasks.load("preferences", alphabet=given.PRINTABLE).tokenizer
+    said = (
+        r"pairs.jsonl, line 4: character 'ü' at place 1 of 'für' is not in the alphabet .*task.alphabet= .*model.path"
+    )
+    with pytest.raises(ValueError, match=said):
+        encoded(tokenizer, source)
+    if field != "rejected":
+        with pytest.raises(ValueError, match=said):
+            Best(source, tokenizer, 32)
+
+
+def test_an_empty_alphabet_is_that_of_bytes(tmp_path):
+    tokenizer = tasks.load("preferences", alphabet="").tokenizer
+    assert tokenizer.decode(tokenizer.encode("für")) == "für"
+    source = pairs(tmp_path, *(pair(n, chosen=f"ü{n}") for n in range(3))).data_source("train")
+    assert encoded(tokenizer, source)[1]["num_kept"] == len(source)
+    with pytest.raises(ValueError, match="character 'ü'"):
+        encoded(tasks.load("preferences", alphabet=given.PRINTABLE).tokenizer, source)
+
+
+def test_steps_are_refused_with_their_place_too():
+    tokenizer = tasks.load("preferences", alphabet=given.PRINTABLE).tokenizer
+    record = records.parse("steps", dict(prompt="a", steps=["b", "ü"], labels=[1, 0]))
+    with pytest.raises(ValueError, match="record 0: character 'ü' .*task.alphabet="):
+        preferences.encode_steps(tokenizer, [record], prompt_buckets=(32,), completion_length=8)
