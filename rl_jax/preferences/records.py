@@ -11,7 +11,7 @@ A record of this package, as a source gives it and `encode` reads it:
 is the probability that the label of a pair is right (default 1), `margin` by how much the chosen response is better
 (default 0). If only an order is given, the rewards are K - 1, .., 1, 0.
 
-A file has one JSON object per line; its fields are the keys of FIELDS (* marks optional ones):
+A file has one JSON object per line; its fields are the keys of FIELDS (* marks optional ones, which may be null):
 
     pairs     prompt*, chosen, rejected, label_prob*, margin*, chosen_reward*, rejected_reward*
               Without a prompt, chosen and rejected are whole dialogues; what they share is the prompt (`split_pair`);
@@ -50,6 +50,8 @@ FIELDS = {
     "labels": ("prompt", "completion", "label"),
     "steps": ("prompt", "steps", "labels", "mistake_index"),
 }
+# Null there is as good as no field: a Parquet file has every column in each row.
+OPTIONAL = {"pairs": ("prompt", *FIELDS["pairs"][3:]), "rankings": ("rewards",)}
 
 
 def parse(kind: str, raw: Mapping, *, marker: str | None = None, sort_by_reward: bool = False) -> dict:
@@ -69,6 +71,7 @@ def parse(kind: str, raw: Mapping, *, marker: str | None = None, sort_by_reward:
       Problem: if `raw` is not valid; names the field.
     """
     check_names(raw, FIELDS[kind])
+    raw = {name: value for name, value in raw.items() if value is not None or name not in OPTIONAL.get(kind, ())}
     if kind == "pairs":
         record = _pair(raw, marker)
     elif kind == "rankings":

@@ -30,6 +30,22 @@ def test_a_pair_with_all_its_numbers():
     assert (found["label_prob"], found["margin"], found["rewards"]) == (0.0, 2.0, [3.0, -1.5])
 
 
+def test_null_in_an_optional_field_is_as_if_it_were_missing():
+    """Each row of a Parquet file has all columns."""
+    raw = {"prompt": "q", "chosen": "a", "rejected": "b", "id": None}
+    none = dict.fromkeys(("label_prob", "margin", "chosen_reward", "rejected_reward"))
+    assert records.parse("pairs", raw | none) == records.parse("pairs", raw)
+    dialogues = {"chosen": [USER, SAID], "rejected": [USER, SAID | {"content": "No"}]}
+    assert records.parse("pairs", dialogues | {"prompt": None}) == records.parse("pairs", dialogues)
+    ranking = {"prompt": "q", "responses": ["a", "b"]}
+    assert records.parse("rankings", ranking | {"rewards": None}) == records.parse("rankings", ranking)
+    with pytest.raises(records.Problem) as error:
+        records.parse("pairs", raw | none | {"chosen_reward": 1.0})
+    assert error.value.field == "rejected_reward" and error.value.text.startswith("missing")
+    with pytest.raises(records.Problem, match="found null"):
+        records.parse("rankings", ranking | {"prompt": None})
+
+
 def test_a_text_that_whole_dialogues_repeat_is_no_other_prompt():
     """UltraFeedback's binarised pairs and Tulu 3's mixture: prompt beside chosen and rejected, which begin with it."""
     said = {"role": "assistant", "content": "No"}
