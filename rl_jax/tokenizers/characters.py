@@ -30,8 +30,10 @@ class CharTokenizer:
         ids = [self.bos_id] if bos else []
         for place, character in enumerate(text):
             if character not in self._ids:
-                raise ValueError(f"character {character!r} at place {place} of {text!r:.80} {NOT_WRITTEN} "
-                                 f"{self.alphabet!r}{self._remedy}")
+                raise ValueError(
+                    f"character {character!r} at place {place} of {text!r:.80} {NOT_WRITTEN} "
+                    f"{self.alphabet!r}{self._remedy}"
+                )
             ids.append(self._ids[character])
         return ids + [self.eos_id] if eos else ids
 

@@ -262,9 +262,7 @@ def test_files_that_cannot_be_read(load, tmp_path):
     with pytest.raises(readers.DataError, match="the folder has no file of .jsonl"):
         load(tmp_path / "empty")
     write(tmp_path / "outer" / "data" / "a.jsonl", sums(3))
-    with pytest.raises(
-        readers.DataError, match="outer: the folder has no file .*, but .*/outer/data has: give that"
-    ):
+    with pytest.raises(readers.DataError, match="outer: the folder has no file .*, but .*/outer/data has: give that"):
         load(tmp_path / "outer")
     (tmp_path / "d.parquet").write_bytes(b"PAR1 no")
     with pytest.raises(readers.DataError, match="d.parquet, after row 0: not a readable Parquet file"):
