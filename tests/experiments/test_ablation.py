@@ -563,6 +563,26 @@ def test_a_stored_result_is_of_its_claim(path):
         assert interval.get("low", interval["mean"]) <= interval["mean"] <= interval.get("high", interval["mean"])
 
 
+def _step(number: float) -> float:
+    """Half a unit in the last of three digits: what rounding may have taken from a number that is kept."""
+    return 0.5 * 10.0 ** (np.floor(np.log10(abs(number))) - 2) if number else 0.0
+
+
+@pytest.mark.parametrize("path", STORED, ids=lambda path: path.stem)
+def test_stored_arms_are_of_the_metric_that_is_named(path):
+    """A mean of one arm, or the difference of two, is that of the statement about them, unless seeds were left out."""
+    found = json.loads(path.read_text())
+    metric = re.escape(found["metric"])
+    for row in found["statements"]:
+        two = re.fullmatch(rf"{metric}: (\S+) < (\S+)(?: by \S+)?", row["statement"])
+        one = re.fullmatch(rf"{metric} of (\S+) at .*", row["statement"])
+        if not (two or one) or row.get("dropped"):
+            continue
+        means = [found["arms"][arm]["mean"] for arm in ((two[2], two[1]) if two else (one[1],))]
+        rounding = 1.01 * sum(map(_step, [row["interval"]["mean"], *means]))
+        assert means[0] - sum(means[1:]) == pytest.approx(row["interval"]["mean"], abs=rounding), row["statement"]
+
+
 @pytest.mark.parametrize("path", STORED, ids=lambda path: path.stem)
 def test_a_stored_verdict_is_that_of_its_intervals(path):
     """Judged anew from the rounded intervals: each statement's text says which side is claimed."""
