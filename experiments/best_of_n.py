@@ -145,7 +145,7 @@ def curve(gold: np.ndarray, proxy: np.ndarray, sizes) -> list[dict[str, float]]:
         by_prompt = np.array(
             [benchmarks.best_of_n(p[None], g[None], (n,))[0].gold for p, g in zip(proxy, gold, strict=True)]
         )
-        interval = bootstrap_mean(by_prompt)
+        interval = bootstrap_mean(by_prompt, within=(0.0, 1.0) if np.isin(gold, (0.0, 1.0)).all() else None)
         rows.append(result._asdict() | {"gold_low": interval.low, "gold_high": interval.high})
     return rows
 

@@ -32,9 +32,9 @@ def get_ablation() -> ConfigDict:
             also=dict(calls="eval/episode/calls"),
             metric="after",
             expected=(
-                dict(metric="after", arm="masked", at_least=0.8),
+                dict(metric="after", arm="masked", at_least=0.8, within=(0.0, 1.0)),
                 dict(metric="calls", arm="masked", at_least=0.9),
-                dict(metric="calls", arm="broken", at_most=0.2),
+                dict(metric="calls", arm="broken", at_most=0.2, within=(0.0, 3.0)),  # an episode has three turns
                 dict(metric="mean", increasing=("unmasked", "masked"), by=0.0),
             ),
             smoke=dict(

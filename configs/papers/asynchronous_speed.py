@@ -7,6 +7,8 @@ as two of mean length. `ready` takes the oldest finished groups and waits where 
 for the oldest ones, `drop` throws away what is older than eta, `one_step_off` has a barrier after every batch. The
 admission is the program's own (rl_jax.experience.admission); time is a model: nothing is sampled, and neither rewards
 nor the transfer of weights take any. The slowest of eight rows ends a group: at sigma 1.25 eta 8 gains a few percent.
+Undecided: at sigma .75 eta 8 is as fast as eta 2 with every seed, to the last digit, and equal ratios have no interval.
+The other statements hold. That no row is older than `age` is the rule's own doing, so no statement is about it.
 With a train step half as long (train=1) the claim does not hold: eta 2 is 2.5 times as fast at sigma .75, eta 8 3.3.
 """
 
@@ -49,7 +51,6 @@ def get_ablation() -> ConfigDict:
                 dict(metric="speed_125", arm="eta2", at_least=2.0),
                 dict(metric="over_base_075", arm="eta8", at_most=1.05),
                 dict(metric="over_base_125", arm="eta8", at_most=1.1),
-                dict(metric="age_125", arm="eta2", at_most=8.0),
                 dict(metric="kept_125", arm="eta2", at_least=0.97),
                 dict(metric="kept_125", increasing=("drop", "eta2"), by=0.0),
             ),

@@ -32,8 +32,8 @@ def get_ablation() -> ConfigDict:
             seeds=tuple(range(10)),
             metric="found",
             expected=(
-                dict(metric="found", increasing=("none", "contrast"), by=0.2),
-                dict(metric="found", increasing=("counts", "contrast"), by=-0.2),
+                dict(metric="found", increasing=("none", "contrast"), by=0.2, within=(0.0, 1.0)),
+                dict(metric="found", increasing=("counts", "contrast"), by=-0.2, within=(0.0, 1.0)),
             ),
             tried=1,
             smoke=dict(

@@ -15,9 +15,9 @@ ARMS = {f"k{k}": k for k in (1, 2, 3, 4)}
 
 def get_ablation() -> ConfigDict:
     """needs_i: the return as a share of the best, in the corridor whose exact tables need k = i."""
-    enough = tuple(dict(metric=f"needs_{i}", arm=f"k{i}", at_least=0.9, at_most=1.1) for i in (1, 2, 3, 4))
-    share = dict(at_least=-0.1, at_most=0.8, within=(0.0, 1.0))
-    too_few = tuple(dict(metric=f"needs_{i}", arm=f"k{i - 1}", **share) for i in (2, 3, 4))
+    share = dict(within=(0.0, 1.0))
+    enough = tuple(dict(metric=f"needs_{i}", arm=f"k{i}", at_least=0.9, at_most=1.1, **share) for i in (1, 2, 3, 4))
+    too_few = tuple(dict(metric=f"needs_{i}", arm=f"k{i - 1}", at_least=-0.1, at_most=0.8, **share) for i in (2, 3, 4))
     return ConfigDict(
         dict(
             paper="arXiv 2312.08369",

@@ -33,7 +33,7 @@ def get_ablation() -> ConfigDict:
             metric="mean_found",
             expected=(
                 dict(metric="mean_found", increasing=("none", "potential"), by=0.1),
-                dict(metric="found", increasing=("none", "potential"), by=-0.1),
+                dict(metric="found", increasing=("none", "potential"), by=-0.1, within=(0.0, 1.0)),
             ),
             tried=2,
             smoke=dict(seeds=(0, 1), settings=dict(points=1, arms=dict.fromkeys(("none", "potential"), SMOKE))),

@@ -21,12 +21,15 @@ def _page(width: int, height: int, body: Markup, label: str) -> str:
     return str(Markup(head).format(width, height, label) + Markup(back) + body + Markup("</svg>\n"))
 
 
-def interval_chart(values: Mapping[str, Sequence[float]], *, title: str) -> str:
+def interval_chart(
+    values: Mapping[str, Sequence[float]], *, title: str, within: tuple[float, float] | None = None
+) -> str:
     """One row per arm: one dot per seed, and the mean with its interval if there are two seeds or more.
 
     Args:
       values: arm -> one value per seed.
       title: the metric, written below the axis.
+      within: the metric's range, as in `claims.judgements`.
 
     Returns:
       The SVG file's text.
@@ -40,7 +43,7 @@ def interval_chart(values: Mapping[str, Sequence[float]], *, title: str) -> str:
     def x(value):
         return LABELS + (value - ticks[0]) / (ticks[-1] - ticks[0]) * (WIDTH - 20)
 
-    means = {arm: bootstrap_mean(row) for arm, row in values.items() if len(row) > 1}
+    means = {arm: bootstrap_mean(row, within=within) for arm, row in values.items() if len(row) > 1}
     parts = []
     for tick in ticks:
         grid = Markup('<line class="grid" x1="{0:.1f}" x2="{0:.1f}" y1="6" y2="{1}"/>')

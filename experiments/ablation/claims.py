@@ -1,5 +1,6 @@
 """The claim of an ablation: verdicts on its statements, seeds needed to decide an open one, and Markdown output."""
 
+import types
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -21,8 +22,8 @@ def judgements(values: Values, expected: Sequence[Mapping]) -> list[dict]:
       values: results of the arms.
       expected: one mapping per statement. "metric", and either "arm" with bounds on its mean ("at_least", "at_most" or
         both), or "increasing": arms, each with more of the metric than the one before it, by more than "by". Optional:
-        "within": (low, high), the range of the metric, without which seeds that all agree decide nothing, unless
-        their values are 0 or 1.
+        "within": (low, high), the range of the metric, without which seeds that all agree decide nothing. With (0, 1),
+        values that are all 0 or 1 are taken for a share.
 
     Returns:
       One dict per statement, as in `judged`.
@@ -133,12 +134,22 @@ def _of(values: Values, arm: str, metric: str) -> Sequence[float | None]:
     return values[arm][metric]
 
 
-def cell(values: Sequence[float | None]) -> str:
-    """"mean [low, high]", with "of N" if only N seeds have a value; "-" if fewer than two do."""
+def ranges(expected: Sequence[Mapping]) -> dict[str, tuple[float, float]]:
+    """The ranges of the metrics whose statements have one."""
+    return {row["metric"]: tuple(row["within"]) for row in expected if "within" in row}
+
+
+def cell(values: Sequence[float | None], within: Sequence[float] | None = None) -> str:
+    """"mean [low, high]", with "of N" if only N seeds have a value; "-" if fewer than two do.
+
+    Args:
+      values: one per seed.
+      within: the metric's range, as in `judgements`.
+    """
     present = [value for value in values if value is not None]
     if len(present) < 2:
         return "-"
-    text = "{:.3g} [{:.3g}, {:.3g}]".format(*stats.bootstrap_mean(present))
+    text = "{:.3g} [{:.3g}, {:.3g}]".format(*stats.bootstrap_mean(present, within=within and tuple(within)))
     return text if len(present) == len(values) else f"{text} of {len(present)}"
 
 
@@ -157,11 +168,20 @@ def verdict_cell(row: Mapping) -> str:
     )
 
 
-def tables(values: Values, statements: Sequence[Mapping]) -> str:
-    """Two Markdown tables: every metric per arm, and every statement with its interval and verdict."""
+def tables(
+    values: Values, statements: Sequence[Mapping], within: Mapping[str, Sequence[float]] = types.MappingProxyType({})
+) -> str:
+    """Two Markdown tables: every metric per arm, and every statement with its interval and verdict.
+
+    Args:
+      values: results of the arms.
+      statements: of `judgements`.
+      within: of `ranges`.
+    """
     metrics = list(next(iter(values.values())))
     lines = ["| arm | " + " | ".join(metrics) + " |", "|---" * (len(metrics) + 1) + "|"]
-    lines += [f"| {arm} | " + " | ".join(cell(row[metric]) for metric in metrics) + " |" for arm, row in values.items()]
+    for arm, row in values.items():
+        lines.append(f"| {arm} | " + " | ".join(cell(row[name], within.get(name)) for name in metrics) + " |")
     lines += ["", "| statement | mean or paired difference | verdict |", "|---|---|---|"]
     for row in statements:
         lines.append("| {} | {mean:.3g} [{low:.3g}, {high:.3g}] | {} |".format(

@@ -40,7 +40,7 @@ from collections.abc import Mapping, Sequence
 from ml_collections import ConfigDict
 
 from experiments.ablation.chart import curves_chart, interval_chart
-from experiments.ablation.claims import Values, judgements, report, tables
+from experiments.ablation.claims import Values, judgements, ranges, report, tables
 from experiments.ablation.once import run_once
 from experiments.ablation.summary import by_claim, load_results, short_table
 from rl_jax import stats
@@ -177,7 +177,7 @@ def run(key: str, workdir: pathlib.Path, overrides: list[str], *, smoke: bool = 
     else:
         values = run_programs(ablation, workdir, overrides)
         seconds = sum(row["seconds"] for row in read_jsonl(workdir / SPENT))
-    judged = judgements(values, ablation.expected)
+    judged, within = judgements(values, ablation.expected), ranges(ablation.expected)
     said = [f"python -m experiments.ablation {key}", *(["--smoke"] if smoke else []), *map(shlex.quote, overrides)]
     outcome = {
         "key": key,
@@ -188,9 +188,10 @@ def run(key: str, workdir: pathlib.Path, overrides: list[str], *, smoke: bool = 
         "metric": ablation.metric,
         "seeds": list(ablation.seeds),
         "values": values,
+        "ranges": within,
         "statements": judged,
         "verdict": stats.judge_all(row["verdict"] for row in judged),
-        "table": tables(values, judged),
+        "table": tables(values, judged, within),
         "command": " ".join(said),
         "date": datetime.date.today().isoformat(),
         "wall_seconds": round(seconds, 1),
@@ -201,7 +202,8 @@ def run(key: str, workdir: pathlib.Path, overrides: list[str], *, smoke: bool = 
     write_atomically(workdir / "ablation.json", json.dumps(outcome, indent=2).encode())
     write_atomically(workdir / "ablation.md", report(outcome).encode())
     measured = {arm: [x for x in row[ablation.metric] if x is not None] for arm, row in values.items()}
-    write_atomically(workdir / "ablation.svg", interval_chart(measured, title=ablation.metric).encode())
+    chart = interval_chart(measured, title=ablation.metric, within=within.get(ablation.metric))
+    write_atomically(workdir / "ablation.svg", chart.encode())
     for name, lines in curves.items():
         write_atomically(workdir / f"{name}.svg", curves_chart(lines, title=name).encode())
     print(report(outcome))

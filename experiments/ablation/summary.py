@@ -76,7 +76,8 @@ def by_claim(results: Sequence[Mapping]) -> str:
     sections = []
     for result in results:
         if "values" in result:
-            arms = {arm: cell(row[result["metric"]]) for arm, row in result["values"].items()}
+            within = result.get("ranges", {}).get(result["metric"])
+            arms = {arm: cell(row[result["metric"]], within) for arm, row in result["values"].items()}
             minutes = max(result["wall_seconds"] / 60, 0.1)
         else:
             arms = {arm: interval_text(row) for arm, row in result["arms"].items()}

@@ -43,11 +43,12 @@ def bootstrap_mean(
     within the range of the values, which is too narrow for few of them (at n = 3 it contains the true mean 75 times in
     100): below 8 values the interval is widened to contain Student's.
 
-    Values that are all 0 or 1 are taken for a share, unless `within` is another range: their interval is Clopper and
-    Pearson's, which is exact (resamples of ten values contain a share of .9 64 times in 100). Other values that are all
-    equal (`all_equal`) say nothing about their spread. Without `within` their interval has no width, and `judge`
-    decides nothing by it; with it, the share of values that may differ is at most 1 - q, q = ((1 - confidence) /
-    2)^(1/n), so that the mean is between q value + (1 - q) within[0] and q value + (1 - q) within[1].
+    Values that are all 0 or 1, and that `within` says can be no others than from 0 to 1, are a share: their interval is
+    Clopper and Pearson's, which is exact (resamples of ten values contain a share of .9 64 times in 100). A ratio of
+    two speeds may be 1 for every seed, too, but is no share. Other values that are all equal (`all_equal`) say nothing
+    about their spread. Without `within` their interval has no width, and `judge` decides nothing by it; with it, the
+    share of values that may differ is at most 1 - q, q = ((1 - confidence) / 2)^(1/n), so that the mean is between q
+    value + (1 - q) within[0] and q value + (1 - q) within[1].
     Source: Hesterberg, arXiv 1411.5279 (the expanded percentile interval); Clopper and Pearson, Biometrika 26, 1934.
 
     Args:
@@ -55,13 +56,13 @@ def bootstrap_mean(
       key: of the resampling.
       confidence: of the interval.
       resamples: number of resamples.
-      within: (low, high), the range that no value can leave; used if all values are equal.
+      within: (low, high), the range that no value can leave; used if all values are equal, and for shares.
 
     Raises:
       ValueError: if n < 2 or a value is not finite.
     """
     values = _checked(values)
-    if within in (None, (0.0, 1.0)) and _binary(values):
+    if within == (0.0, 1.0) and _binary(values):
         return _share(int(values.sum()), len(values), confidence)
     return _expanded(values, all_equal(values), key, confidence, resamples, within)
 
@@ -95,7 +96,9 @@ def _expanded(
     n = len(values)
     if equal:
         value, kept = float(values[0]), ((1.0 - confidence) / 2.0) ** (1.0 / n)
-        return Interval(value, *(kept * value + (1.0 - kept) * float(end) for end in within or (value, value)))
+        if within is None:
+            return Interval(value, value, value)
+        return Interval(value, *(kept * value + (1.0 - kept) * float(end) for end in within))
     quantile = distributions.t.ppf((1.0 + confidence) / 2.0, n - 1) * np.sqrt(n / (n - 1))
     tail = distributions.norm.cdf(-quantile)
     drawn = np.random.default_rng(key).integers(n, size=(resamples, n))
@@ -130,9 +133,9 @@ def paired_difference(
 ) -> Interval:
     """mean(larger - smaller) over shared seeds, seed by seed, with its interval.
 
-    What the seeds share (data, reference, initial policy) cancels. If all values are 0 or 1, the difference is the
-    share of seeds with more less the share of those with fewer: its ends are those of their exact intervals, each at
-    (1 + confidence) / 2, so that both contain theirs with `confidence` at least.
+    What the seeds share (data, reference, initial policy) cancels. If all values are 0 or 1 and `within` is (0, 1), the
+    difference is the share of seeds with more less the share of those with fewer: its ends are those of their exact
+    intervals, each at (1 + confidence) / 2, so that both contain theirs with `confidence` at least.
 
     Args:
       larger: float [n], one per seed.
@@ -140,7 +143,8 @@ def paired_difference(
       key: of the resampling.
       confidence: of the interval.
       resamples: number of resamples.
-      within: (low, high), the range that no value can leave; used if all differences are equal.
+      within: (low, high), the range that no value can leave; used if all differences are equal, and for
+        shares.
 
     Raises:
       ValueError: if the lengths differ, n < 2 or a value is not finite.
@@ -149,7 +153,7 @@ def paired_difference(
     if larger.shape != smaller.shape:
         raise ValueError(f"pairs need the same seeds on both sides, got shapes {larger.shape} and {smaller.shape}")
     differences = _checked(larger - smaller)
-    if within in (None, (0.0, 1.0)) and _binary(larger) and _binary(smaller):
+    if within == (0.0, 1.0) and _binary(larger) and _binary(smaller):
         joint = (1.0 + confidence) / 2.0
         more, fewer = (_share(int((differences == sign).sum()), len(differences), joint) for sign in (1.0, -1.0))
         return Interval(float(differences.mean()), more.low - fewer.high, more.high - fewer.low)

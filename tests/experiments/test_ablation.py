@@ -125,11 +125,14 @@ def test_seeds_that_all_agree_decide_by_the_range_of_the_metric_only():
     assert said(arm="a", at_least=0.3, within=(0.0, 1.0))["verdict"] == "reproduced"
     assert said(arm="a", at_least=0.4, within=(0.0, 1.0))["verdict"] == "undecided"
     assert said(arm="a", metric="far", at_least=0.4, within=(0.0, 1.0))["verdict"] == "reproduced"
-    assert said(arm="b", at_least=0.6)["verdict"] == "reproduced"
-    assert said(arm="b", at_least=0.8)["verdict"] == "undecided"
+    share = dict(within=(0.0, 1.0))
+    assert said(arm="b", at_least=0.6, **share)["verdict"] == "reproduced"
+    assert said(arm="b", at_least=0.8, **share)["verdict"] == "undecided"
     assert said(increasing=("a", "b"), by=0.0)["verdict"] == "undecided"
-    assert said(increasing=("c", "b"), by=0.0)["verdict"] == "reproduced"
-    assert said(increasing=("c", "b"), by=0.5)["verdict"] == "undecided"
+    assert said(increasing=("c", "b"), by=0.0, **share)["verdict"] == "reproduced"
+    assert said(increasing=("c", "b"), by=0.5, **share)["verdict"] == "undecided"
+    for statement in (dict(arm="b", at_least=0.6), dict(arm="b", at_most=1.05), dict(increasing=("c", "b"), by=0.0)):
+        assert said(**statement)["verdict"] == "undecided", "1 for every seed may be a ratio"
 
 
 def test_arms_are_compared_seed_by_seed():
@@ -172,6 +175,8 @@ def test_a_seed_without_a_value_is_left_out_of_what_it_would_be_compared_in():
     assert found["interval"] == stats.paired_difference([1.0, 1.2, 1.3], [0.0, 0.3, 0.2])._asdict()
     assert claims.verdict_cell(found) == "reproduced, 2 seeds left out"
     assert claims.cell(values["less"]["m"]).endswith("] of 4") and claims.cell([None, 1.0]) == "-"
+    assert claims.cell([1.0] * 10) == "1 [1, 1]" and claims.cell([1.0] * 10, [0.0, 1.0]) == "1 [0.692, 1]"
+    assert claims.ranges([dict(metric="m", within=(0.0, 1.0)), dict(metric="n")]) == {"m": (0.0, 1.0)}
     values["less"]["m"] = [None, None, 0.1, 0.2, None]
     with pytest.raises(ValueError, match="m: less < more: 2 of 5 seeds|m: less < more: 1 of 5 seeds"):
         cli.judgements(

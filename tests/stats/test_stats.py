@@ -60,7 +60,7 @@ def test_differences_that_rounding_alone_tells_apart_are_equal():
 @pytest.mark.parametrize(("count", "n"), [(0, 2), (2, 2), (9, 10), (10, 10), (3, 40)])
 def test_a_share_has_the_exact_interval(count, n):
     theirs = scipy.stats.binomtest(count, n).proportion_ci(0.9, method="exact")
-    ours = stats.bootstrap_mean([1.0] * count + [0.0] * (n - count), confidence=0.9)
+    ours = stats.bootstrap_mean([1.0] * count + [0.0] * (n - count), confidence=0.9, within=(0, 1))
     assert ours == pytest.approx((count / n, theirs.low, theirs.high))
 
 
@@ -72,7 +72,7 @@ def test_the_difference_of_two_shares_is_held_as_often_as_it_says(both, more, fe
         for down in range(n + 1 - up):
             larger = np.repeat([1.0, 0.0, 1.0], [up, down, n - up - down])
             smaller = np.repeat([0.0, 1.0, 1.0], [up, down, n - up - down])
-            interval = stats.paired_difference(larger, smaller)
+            interval = stats.paired_difference(larger, smaller, within=(0.0, 1.0))
             chance = scipy.stats.multinomial.pmf([up, down, n - up - down], n, [more, fewer, 1.0 - more - fewer])
             held += chance * (interval.low <= more - fewer <= interval.high)
     assert held >= 0.95
@@ -81,7 +81,16 @@ def test_the_difference_of_two_shares_is_held_as_often_as_it_says(both, more, fe
 def test_differences_of_counts_are_no_shares():
     """0 or 1 as they are, they could have been below 0: a share's interval never is."""
     found = stats.paired_difference([5.0, 3.0, 4.0, 2.0], [4.0, 3.0, 4.0, 2.0])
-    assert found.low < -0.3 and stats.bootstrap_mean([1.0, 0.0, 0.0, 0.0]).low > 0.0
+    assert found.low < -0.3 and stats.bootstrap_mean([1.0, 0.0, 0.0, 0.0], within=(0.0, 1.0)).low > 0.0
+
+
+def test_only_a_range_makes_a_share_of_zeros_and_ones():
+    """A ratio of 1 for every seed has no known spread, as one of .999 has not."""
+    for ratio in (0.999, 1.0):
+        assert stats.bootstrap_mean([ratio] * 5) == (ratio, ratio, ratio)
+    found = stats.paired_difference([1.0] * 5, [0.0] * 5)
+    assert found.low == found.high and stats.judge(found, at_least=0.5) == stats.UNDECIDED
+    assert stats.bootstrap_mean([1.0, 0.0, 0.0, 0.0]).low < 0.0, "Student's, as for any four values"
 
 
 def test_equal_values_of_a_known_range_have_the_interval_of_a_share():
