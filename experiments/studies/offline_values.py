@@ -25,8 +25,9 @@ def value_outliers(
     """V of one state, fitted to Q of its actions by each loss, without and with outliers of the same batches.
 
     Q of action i is i + N(0, .1^2); a share `outliers` of the samples has N(0, size^2) on top. V begins at 0 and makes
-    `steps` updates of Adam; nothing guards it. Metrics: finite, 1 if V is at the end; shift, |V - V without outliers|
-    in units of the range of Q, and that of a lost V as `size`. Source: arXiv 2302.08560 section 5.
+    `steps` updates of Adam; nothing guards it. Metrics: finite, 1 if V is at the end; shift, |V - V without outliers|,
+    at most `size`, in units of the range of Q, actions - 1. A lost V is given `size`, too, so its shift is a convention
+    and no result. Source: arXiv 2302.08560 section 5.
 
     Args:
       seeds: of the batches.
