@@ -3,7 +3,8 @@
     python -m experiments.ablation rloo_variance
 
 Rewards as of a reward model, whose mean is one standard deviation above 0. GRPO's estimate points elsewhere by little;
-its bias is mostly one of scale. What each learns in 60 steps (gain) is the same for RLOO and REINFORCE.
+its bias is mostly one of scale. What each learns in 60 steps (gain) is the same for RLOO and REINFORCE. The noise of a
+mean of 500 groups adds .09 to `bias`, of which the first statement said "at most .1"; `bias_squared` is without it.
 """
 
 from ml_collections import ConfigDict
@@ -39,7 +40,7 @@ def get_ablation() -> ConfigDict:
             expected=(
                 dict(metric="noise", increasing=("rloo", "reinforce"), by=0.0),
                 dict(metric="alignment", increasing=("reinforce", "rloo"), by=0.0),
-                dict(metric="bias", arm="rloo", at_most=0.1),
+                dict(metric="bias_squared", arm="rloo", at_most=0.01),
                 dict(metric="cosine", increasing=("grpo", "rloo"), by=0.0),
             ),
             tried=1,
