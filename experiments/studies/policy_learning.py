@@ -64,6 +64,11 @@ def make_answers(
     return Answers(logits, rates)
 
 
+def noise_of(key: chex.PRNGKey, shape: tuple[int, ...]) -> chex.Array:
+    """The noisy sampler's noise of a seed, standard normal. fold_in(key, 2) drew the seed's right answers."""
+    return jax.random.normal(jax.random.fold_in(key, 4), shape)
+
+
 def answers_by_policy_gradient(
     seeds: Sequence[int],
     *,
@@ -103,7 +108,7 @@ def answers_by_policy_gradient(
     def run(arm: Mapping[str, Any], key, answers: Answers):
         fields = {**recipe, **arm.get("recipe", {})}
         if arm.get("sampler", "exact") == "noisy":
-            noise = sampler_noise * jax.random.normal(jax.random.fold_in(key, 2), answers.logits.shape)
+            noise = sampler_noise * noise_of(key, answers.logits.shape)
             fields["sampler"] = lambda logits: logits + noise
 
         memory = dict(num_prompts=world["prompts"], group_size=fields["group_size"])
@@ -122,7 +127,7 @@ def answers_by_policy_gradient(
 
         chosen = Recipe(reward=reward, **fields)
         method = make_method(arm.get("slots", {}))
-        _, (each, entropy, fork), steps = train(
+        _, (each, entropy, fork), steps = train(  # only keys come of this one, and the shares were drawn with it
             jax.random.fold_in(key, 1), answers.logits, method, chosen, layout, observe
         )
         passed, hardest = jnp.mean(each, axis=1), jnp.argsort(each[0])[: max(each.shape[1] // 4, 1)]

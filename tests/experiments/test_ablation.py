@@ -636,7 +636,7 @@ def test_the_table_of_one_claim_has_every_statement(tmp_path, monkeypatch, capsy
         "Arms, entropy: higher 0.966 [0.896, 1.04]; symmetric 0.725 [0.65, 0.8].\n" in said
     )
     assert "| `entropy: symmetric < higher` | 0.241 [0.161, 0.321] |" in said
-    assert "; undecided, 1,727 more seeds (power) or 40 (AdaStop, 10% decided) |" in table_of("tis_mismatch")
+    assert "; undecided, 21 more seeds (power) or 20 (AdaStop, 89% decided) |" in table_of("tis_mismatch")
     old = "gain: hl_gauss 0.46; mse 0.461 (means of runs made before the statement had an interval;"
     assert old in table_of("hl_gauss")
     assert table_of("best_seed") in (REPO_ROOT / "docs/pages/results_by_claim.md").read_text()

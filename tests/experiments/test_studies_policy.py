@@ -110,6 +110,17 @@ def test_a_fork_is_as_rare_as_it_is_said_to_be():
 
 
 @pytest.mark.slow
+def test_the_samplers_noise_knows_nothing_of_the_right_answers():
+    """A key that drew the answers would give the right ones low noise, every one of them."""
+    key = jax.random.key(0)
+    made = policy_learning.make_answers(key, Layout(6, 2), prompts=8, logit_scale=1.0, right=(0.3, 0.3))
+    rates = np.asarray(made.rates).ravel()
+    noise = np.asarray(policy_learning.noise_of(key, made.logits.shape)).ravel()[: rates.size]
+    both = min(noise.size, rates.size)
+    assert both > 200 and abs(np.corrcoef(noise[:both], rates[:both])[0, 1]) < 0.2
+
+
+@pytest.mark.slow
 def test_no_prompt_is_without_a_right_answer_if_one_is_asked_for():
     settings = dict(prompts=40, logit_scale=1.0, right=(0.01, 0.2))
     plain, made = (
