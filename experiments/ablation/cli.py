@@ -50,6 +50,7 @@ from rl_jax.runs.logging import read_jsonl, write_atomically
 PAPERS = pathlib.Path(__file__).parents[2] / "configs" / "papers"
 RUNS = pathlib.Path("runs")
 RESULTS = pathlib.Path(__file__).parent / "results"  # stored results, in the repository
+SMALL = "smoke"  # an empty file in an ablation's folder, if what is there was made by a smoke run
 SPENT = "spent.jsonl"  # in an ablation's folder: the seconds of every start of a program, interrupted ones included
 
 
@@ -165,12 +166,20 @@ def run(key: str, workdir: pathlib.Path, overrides: list[str], *, smoke: bool = 
       The content of ablation.json.
 
     Raises:
-      ValueError: if overrides are given for a study: its settings are in its file.
+      ValueError: if overrides are given for a study: its settings are in its file. If `smoke`, and workdir has results
+        of the full size.
     """
     ablation, start, curves, note = load(key, smoke=smoke), time.monotonic(), {}, ""
     if "study" in ablation and overrides:
         place = f"configs/papers/{key}.py"
         raise ValueError(f"{key} is a study and takes no {overrides[0]}: change its settings in {place}")
+    if smoke and made_full(workdir):
+        raise ValueError(f"{workdir} has results of the full size: delete it, or take another --workdir")
+    workdir.mkdir(parents=True, exist_ok=True)
+    if smoke:
+        (workdir / SMALL).touch()
+    else:
+        (workdir / SMALL).unlink(missing_ok=True)
     if "study" in ablation:
         values, curves, note = run_study(ablation)
         seconds = time.monotonic() - start
@@ -198,7 +207,6 @@ def run(key: str, workdir: pathlib.Path, overrides: list[str], *, smoke: bool = 
         "tried": ablation.tried.to_dict() if isinstance(ablation.tried, ConfigDict) else ablation.tried,
         "settings": settings_text(ablation, overrides),
     }
-    workdir.mkdir(parents=True, exist_ok=True)
     write_atomically(workdir / "ablation.json", json.dumps(outcome, indent=2).encode())
     write_atomically(workdir / "ablation.md", report(outcome).encode())
     measured = {arm: [x for x in row[ablation.metric] if x is not None] for arm, row in values.items()}
@@ -226,11 +234,21 @@ def finished(key: str, workdir: pathlib.Path) -> bool:
     return path.exists() and json.loads(path.read_text()).get("settings") == settings_text(load(key), [])
 
 
+def begun(workdir: pathlib.Path) -> bool:
+    """Whether an ablation has left a result or runs in workdir."""
+    return any((workdir / name).exists() for name in ("ablation.json", SPENT))
+
+
+def made_full(workdir: pathlib.Path) -> bool:
+    """Whether they may be of the full size: a smoke run says that its are not."""
+    return begun(workdir) and not (workdir / SMALL).exists()
+
+
 def run_all(folder: pathlib.Path, *, smoke: bool, jobs: int = 1) -> int:
     """Runs all ablations, each in a process of its own, so that a crash of one does not stop the others.
 
-    Finished ablations are skipped. Smoke runs always start anew. An ablation whose files (`needs`) are missing is
-    skipped.
+    Finished ablations are skipped. Smoke runs always start anew, but not in the place of full ones. An ablation whose
+    files (`needs`) are missing is skipped.
 
     Args:
       folder: of all ablations' folders.
@@ -248,7 +266,10 @@ def run_all(folder: pathlib.Path, *, smoke: bool, jobs: int = 1) -> int:
         if missing := [path for path in load(key).get("needs", ()) if not pathlib.Path(path).exists()]:
             print(f"{key}: skipped, because these files are missing: {', '.join(missing)}", flush=True)
             return False
-        if smoke and any((workdir / name).exists() for name in ("ablation.json", SPENT)):  # left by a smoke run
+        if smoke and made_full(workdir):
+            print(f"{key}: {workdir} has results of the full size: delete it, or take another --workdir", flush=True)
+            return True
+        if smoke and begun(workdir):
             shutil.rmtree(workdir)
         elif not smoke and finished(key, workdir):
             print(f"{key}: already finished", flush=True)
@@ -308,7 +329,8 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(run_all(options.workdir or folder, smoke=options.smoke, jobs=jobs))
     if options.table:
         named = [options.key] if options.key else keys()
-        results = load_results(named, options.workdir or folder, None if options.smoke else RESULTS)
+        settings = {key: settings_text(load(key, smoke=options.smoke), []) for key in named}
+        results = load_results(settings, options.workdir or folder, None if options.smoke else RESULTS)
         print(by_claim(results) if options.key and results else short_table(results))
     elif options.list or options.key is None:
         print(listing(options.json))

@@ -7,6 +7,7 @@ intervals in place of the values of each seed.
 import collections
 import json
 import pathlib
+import sys
 from collections.abc import Mapping, Sequence
 
 from experiments.ablation.claims import cell, interval_text, more_text, seeds_text, tried_text
@@ -14,19 +15,28 @@ from experiments.ablation.claims import cell, interval_text, more_text, seeds_te
 SHOWN = 3  # statements of a claim in the short table
 
 
-def load_results(keys: Sequence[str], runs: pathlib.Path, stored: pathlib.Path | None = None) -> list[dict]:
-    """The results of the ablations that have one, in the order of `keys`.
+def load_results(settings: Mapping[str, str], runs: pathlib.Path, stored: pathlib.Path | None = None) -> list[dict]:
+    """The results of the ablations that have one, in the order of `settings`.
+
+    A result of other settings (of a smoke run, of overrides, of the claim as it was before) is none of the claim: it is
+    named on stderr and left out.
 
     Args:
-      keys: the ablations.
+      settings: ablation -> the settings that a result in `runs` must have, as they are kept in it.
       runs: the folder of results, runs/KEY/ablation.json.
       stored: the folder to look in if `runs` has no result.
     """
-    result = []
-    for key in keys:
-        places = [runs / key / "ablation.json", *([stored / f"{key}.json"] if stored else [])]
-        result += [json.loads(path.read_text(encoding="utf-8")) for path in places if path.exists()][:1]
-    return result
+    found = []
+    for key, asked in settings.items():
+        path, kept = runs / key / "ablation.json", stored / f"{key}.json" if stored else None
+        result = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+        if result is not None and result.get("settings") != asked:
+            print(f"{path} is of other settings: left out", file=sys.stderr)
+            result = None
+        if result is None and kept and kept.exists():
+            result = json.loads(kept.read_text(encoding="utf-8"))
+        found += [] if result is None else [result]
+    return found
 
 
 def sentence(text: str) -> str:

@@ -249,9 +249,8 @@ def a_toy(monkeypatch):
     monkeypatch.setattr(fn, "__module__", "experiments.studies.toy")
 
     def install(size=1.0):
-        paper = toy_ablation(size)
         monkeypatch.setattr(cli, "keys", lambda: ["toy"])
-        module = type("module", (), {"get_ablation": staticmethod(lambda: paper)})
+        module = type("module", (), {"get_ablation": staticmethod(lambda: toy_ablation(size))})
         monkeypatch.setattr(cli.importlib, "import_module", lambda name: module)
 
     return install
@@ -321,6 +320,8 @@ def three(monkeypatch):
         if key != "bad":
             folder = pathlib.Path(words[0].removeprefix("--workdir="))
             folder.mkdir(parents=True)  # fails where an old result was left
+            if "--smoke" in words:
+                (folder / cli.SMALL).touch()
             outcome = {"settings": cli.settings_text(toy_ablation(1.0), [])}
             (folder / "ablation.json").write_text(json.dumps(outcome))
         said = f"all that {key} says\n" if kept.get("stdout") == subprocess.PIPE else None
@@ -332,6 +333,32 @@ def three(monkeypatch):
     monkeypatch.setattr(cli, "settings_text", lambda paper, overrides: str(paper.settings))
     monkeypatch.setattr(cli.subprocess, "run", fake)
     return started
+
+
+def test_a_smoke_run_takes_no_place_of_a_full_one(a_toy, three, tmp_path, capsys):
+    """Neither what is finished nor what has begun is deleted; what smoke runs left is."""
+    good, bad = tmp_path / "good", tmp_path / "bad"
+    for folder, name in ((good, "ablation.json"), (bad, cli.SPENT)):
+        folder.mkdir()
+        (folder / name).write_text("hours")
+    with pytest.raises(SystemExit) as end:
+        cli.main(["--all", "--smoke", "--jobs=1", f"--workdir={tmp_path}"])
+    said = capsys.readouterr().out
+    assert end.value.code == 1 and not three and said.endswith("failed: bad, good\n")
+    assert f"good: {good} has results of the full size" in said and f"bad: {bad} has" in said
+    assert (good / "ablation.json").read_text() == (bad / cli.SPENT).read_text() == "hours"
+
+
+def test_a_folder_is_known_as_that_of_a_smoke_run(a_toy, tmp_path):
+    a_toy()
+    cli.run("toy", tmp_path / "small", [], smoke=True)
+    assert (tmp_path / "small" / cli.SMALL).exists()
+    cli.run("toy", tmp_path / "small", [], smoke=True)
+    cli.run("toy", tmp_path / "small", [])
+    text = (tmp_path / "small" / "ablation.json").read_text()
+    with pytest.raises(ValueError, match="small has results of the full size"):
+        cli.run("toy", tmp_path / "small", [], smoke=True)
+    assert (tmp_path / "small" / "ablation.json").read_text() == text
 
 
 @pytest.mark.parametrize("smoke", [False, True])
@@ -620,6 +647,33 @@ def test_the_table_of_a_clone_has_every_claim(tmp_path, monkeypatch, capsys):
         assert row.removesuffix(f"{key} |") + f"[{key}](results_by_claim.md#{key}) |" in page, "the table of the docs"
     cli.main(["--table", "--smoke"])
     assert capsys.readouterr().out.startswith("No results yet: run python -m experiments.ablation KEY")
+
+
+def test_the_table_leaves_out_what_is_of_other_settings(a_toy, tmp_path, monkeypatch, capsys):
+    """A smoke run, and one of the claim as it was before, in the folder that --table reads."""
+    monkeypatch.setattr(cli, "RUNS", tmp_path / "runs")
+    stored = tmp_path / "stored"
+    stored.mkdir()
+    monkeypatch.setattr(cli, "RESULTS", stored)
+    folder = tmp_path / "runs" / "ablations" / "toy"
+
+    def table():
+        capsys.readouterr()
+        cli.main(["--table"])
+        return capsys.readouterr()
+
+    a_toy()
+    cli.main(["toy", f"--workdir={folder}", "--smoke"])
+    assert table().out.startswith("No results yet")
+    (stored / "toy.json").write_text(json.dumps(json.loads(STORED[0].read_text()) | {"key": "toy", "claim": "of old"}))
+    said = table()
+    assert "Of old" in said.out and f"{folder / 'ablation.json'} is of other settings" in said.err
+    shutil.rmtree(folder)
+    cli.main(["toy"])
+    said = table()
+    assert "A < b" in said.out and not said.err
+    a_toy(0.5)
+    assert "Of old" in table().out
 
 
 def test_the_table_of_one_claim_has_every_statement(tmp_path, monkeypatch, capsys):
