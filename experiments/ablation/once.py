@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import signal
 import subprocess
 import sys
 import time
@@ -10,7 +11,7 @@ from collections.abc import Sequence
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
-from experiments.parts import hub, origin, reward_spec
+from experiments.parts import hub, origin, reward_spec, stops
 from experiments.sweep.points import load_config
 from rl_jax.data.append_lines import append_lines
 from rl_jax.runs.run_record import is_complete
@@ -37,6 +38,7 @@ def run_once(
 
     Raises:
       CalledProcessError: if the run fails.
+      SystemExit: if a signal ended it early, with stops.STOPPED: the same command resumes it.
       ChangedError: if workdir has a run of other settings.
     """
     check_same(program, config, workdir, overrides, free=free)
@@ -45,12 +47,15 @@ def run_once(
     command = [sys.executable, "-m", f"experiments.{program}", f"--config={config}", f"--workdir={workdir}", *overrides]
     print("+", " ".join(command), flush=True)
     start = time.monotonic()
-    try:
-        subprocess.run(command, check=True)
-    finally:
-        spent.parent.mkdir(parents=True, exist_ok=True)
-        row = {"run": str(workdir), "seconds": round(time.monotonic() - start, 1)}
-        append_lines(spent, [json.dumps(row)])
+    status = stops.wait(command)
+    spent.parent.mkdir(parents=True, exist_ok=True)
+    row = {"run": str(workdir), "seconds": round(time.monotonic() - start, 1)}
+    append_lines(spent, [json.dumps(row)])
+    if status in (stops.STOPPED, -signal.SIGTERM):
+        print(f"{workdir} was stopped; the same command goes on", flush=True)
+        sys.exit(stops.STOPPED)
+    if status:
+        raise subprocess.CalledProcessError(status, command)
 
 
 def asked_for(config: str, overrides: Sequence[str]) -> ConfigDict:

@@ -201,15 +201,7 @@ def ran(config: str, program: str, fields: dict[str, Any], folder: pathlib.Path)
     Raises:
       RuntimeError: if it fails.
     """
-    process = subprocess.Popen(_point(config, program, fields, folder).command(folder))
-    # A terminal sends SIGINT to both; SIGTERM may come to this one alone.
-    handlers = {signal.SIGINT: lambda *_: None, signal.SIGTERM: lambda *_: process.terminate()}
-    kept = {number: signal.signal(number, handler) for number, handler in handlers.items()}
-    try:
-        status = process.wait()
-    finally:
-        for number, handler in kept.items():
-            signal.signal(number, handler)
+    status = stops.wait(_point(config, program, fields, folder).command(folder))
     if status not in (0, stops.STOPPED):
         raise RuntimeError(f"experiments.{program} in {folder} ended with {status}; the same command goes on")
     return status == 0

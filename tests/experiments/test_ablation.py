@@ -1,12 +1,15 @@
 """The ablation runner: what it runs, what it skips, and when it says that a claim was reproduced."""
 
+import functools
 import importlib
 import inspect
 import json
 import pathlib
 import re
 import shutil
+import signal
 import subprocess
+import sys
 import xml.etree.ElementTree as ElementTree
 
 import numpy as np
@@ -413,8 +416,7 @@ def write_metrics(folder: pathlib.Path, values: list[float], **more: list[float]
 def test_runs_every_arm_and_seed_from_the_seeds_own_warm_start(tmp_path, monkeypatch, capsys):
     calls = []
 
-    def fake(command, check):
-        assert check
+    def fake(command):
         calls.append(command[2:])
         folder = pathlib.Path(command[4].removeprefix("--workdir="))
         last = 0.9 if folder.name == "correct" else 0.4
@@ -422,7 +424,7 @@ def test_runs_every_arm_and_seed_from_the_seeds_own_warm_start(tmp_path, monkeyp
         config = once.asked_for(command[3].removeprefix("--config="), command[5:])
         (folder / "config.json").write_text(json.dumps(origin.named(config.to_dict())))
 
-    monkeypatch.setattr(cli.subprocess, "run", fake)
+    monkeypatch.setattr(once.stops, "wait", lambda command: fake(command) or 0)
     outcome = cli.run("spurious_rewards", tmp_path, ["--config.train.steps=2"])
     assert outcome["verdict"] == "reproduced"
     assert outcome["values"]["correct"]["before"] == [0.4] * 3  # first and last, not the best
@@ -444,6 +446,22 @@ def test_runs_every_arm_and_seed_from_the_seeds_own_warm_start(tmp_path, monkeyp
     with pytest.raises(origin.ChangedError, match=r"seed0/correct has a run of other .*\n  train.steps: 2 -> \d+\nDel"):
         cli.run("spurious_rewards", tmp_path, [])
     assert len(calls) == 9 and (tmp_path / "ablation.json").read_text() == text, "no old run under new settings"
+
+
+@pytest.mark.parametrize("code", ["sys.exit(75)", "os.kill(os.getppid(), signal.SIGTERM); time.sleep(60)"])
+def test_a_program_that_is_stopped_stops_the_ablation(tmp_path, monkeypatch, code):
+    """A signal to the ablation goes to its program, which saves and says so; that is no failure, and is timed."""
+    monkeypatch.setattr(once, "check_same", lambda *_, **__: None)
+    command = [sys.executable, "-c", f"import os, signal, sys, time; {code}"]
+    monkeypatch.setattr(once.stops, "wait", functools.partial(lambda wait, _: wait(command), once.stops.wait))
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit) as end:
+        once.run_once("grpo", "c.py", tmp_path / "run", [], tmp_path / cli.SPENT)
+    assert end.value.code == once.stops.STOPPED and len(cli.read_jsonl(tmp_path / cli.SPENT)) == 1
+    assert signal.getsignal(signal.SIGTERM) is before
+    command[-1] = "raise SystemExit(3)"
+    with pytest.raises(subprocess.CalledProcessError):
+        once.run_once("grpo", "c.py", tmp_path / "run", [], tmp_path / cli.SPENT)
 
 
 def test_a_run_of_other_evaluations_or_of_another_program_is_refused(tmp_path):
@@ -471,13 +489,13 @@ def test_a_run_of_other_evaluations_or_of_another_program_is_refused(tmp_path):
 def test_the_arms_are_run_by_the_ablations_own_program(tmp_path, monkeypatch):
     calls = []
 
-    def fake(command, check):
+    def fake(command):
         calls.append(command[2:])
         folder = pathlib.Path(command[4].removeprefix("--workdir="))
         last = 0.9 + noise(folder) if folder.name == "hl_gauss" else 0.8 - noise(folder)
         write_metrics(folder, [0.2, last])
 
-    monkeypatch.setattr(cli.subprocess, "run", fake)
+    monkeypatch.setattr(once.stops, "wait", lambda command: fake(command) or 0)
     assert cli.run("hl_gauss", tmp_path, [])["verdict"] == "reproduced"
     assert [call[0] for call in calls] == 5 * ["experiments.sft", "experiments.ppo", "experiments.ppo"]
 
@@ -485,12 +503,12 @@ def test_the_arms_are_run_by_the_ablations_own_program(tmp_path, monkeypatch):
 def test_a_claim_about_calibration_needs_the_accuracy_too(tmp_path, monkeypatch, capsys):
     """`also` names a second metric: a lower Brier score is no merit if the answers are all wrong."""
 
-    def fake(command, check):
+    def fake(command):
         folder = pathlib.Path(command[4].removeprefix("--workdir="))
         ours, more = folder.name == "calibrated", noise(folder)
         write_metrics(folder, [0.4, 0.1 + more if ours else 0.5], brier=[0.35, 0.05 + more if ours else 0.3])
 
-    monkeypatch.setattr(cli.subprocess, "run", fake)
+    monkeypatch.setattr(once.stops, "wait", lambda command: fake(command) or 0)
     outcome = cli.run("rlcr", tmp_path, [])
     assert outcome["values"]["calibrated"]["accuracy"] == pytest.approx([0.1] * len(outcome["seeds"]), abs=1e-4)
     assert outcome["values"]["plain"]["gain"] == pytest.approx([-0.05] * len(outcome["seeds"]))
@@ -502,14 +520,14 @@ def test_stages_run_once_and_arms_begin_from_them(tmp_path, monkeypatch):
     """rlhf_ensemble: samples and reward models, then policies that rise and fall."""
     calls = []
 
-    def fake(command, check):
+    def fake(command):
         calls.append(command[2:])
         folder = pathlib.Path(command[4].removeprefix("--workdir="))
         more = noise(folder)
         gold = [0.5, 0.9, 0.8, 0.7] if folder.name == "ensemble" else [0.5, 0.9 + more, 0.6 - more, 0.5 - more]
         write_metrics(folder, gold, task=gold, reward=[-1.0, 0.0, 0.5, 1.0 + more])
 
-    monkeypatch.setattr(cli.subprocess, "run", fake)
+    monkeypatch.setattr(once.stops, "wait", lambda command: fake(command) or 0)
     outcome = cli.run("rlhf_ensemble", tmp_path, [])
     assert [call[0] for call in calls[:9]] == ["experiments.best_of_n", *8 * ["experiments.reward_model"]]
     assert f"--config.data.path={tmp_path}/candidates/rankings.jsonl" in calls[8]
