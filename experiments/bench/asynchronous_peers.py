@@ -169,7 +169,7 @@ def main(arguments: list[str] | None = None) -> None:
         processes.keep_memory()  # as the programs do
         print(json.dumps(run_ours(json.loads(pathlib.Path(options.work).read_text()))))
         return
-    if options.steps < options.warmup + options.eta + 1:
+    if options.steps < options.warmup + options.eta + 2:  # n steps have n - 1 differences
         parser.error(
             f"--steps={options.steps} leaves none between --warmup={options.warmup} and the last {options.eta}"
         )

@@ -33,7 +33,7 @@ from experiments.parts import meter, peaks
 from experiments.plan import hlo
 from rl_jax import sft
 from rl_jax.core.types import TokenBatch
-from rl_jax.models.transformer.config import TransformerConfig
+from rl_jax.models.transformer.config import ATTENTIONS, REMAT_POLICIES, TransformerConfig
 from rl_jax.models.transformer.model import make_transformer
 from rl_jax.rollout.lm.engine import make_generate
 from rl_jax.rollout.lm.sampling import Sampling
@@ -303,17 +303,20 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--remat", default=",".join(REMATS))
     parser.add_argument("--seconds", type=float, default=540.0, help="no point begins after them")
     options = parser.parse_args(arguments)
-    models = tuple(options.models.split(","))
-    if unknown := sorted(set(models) - set(SHAPES)):
-        parser.error(f"--models={options.models}: {', '.join(unknown)} is none of {', '.join(SHAPES)}")
+    chosen = []
+    for name, known in (("models", SHAPES), ("attention", ATTENTIONS), ("remat", REMAT_POLICIES)):
+        text = getattr(options, name)
+        chosen.append(tuple(text.split(",")))
+        if unknown := sorted(set(chosen[-1]) - set(known)):
+            parser.error(f"--{name}={text}: {', '.join(unknown)} is none of {', '.join(known)}")
+    models, attentions, remats = chosen
     small = set(models) == {"toy"}
     rates = device_rates(*(256, 4) if small else (8192, 4096))
     device = jax.devices()[0]
     head = {"point": "device", "kind": device.device_kind, "jax": jax.__version__, **rates}
     head["peak_flops_per_s"] = peaks.peak_flops(device.device_kind)
     _append(options.to, head)
-    measure(options.to, points(models, tuple(options.attention.split(",")), tuple(options.remat.split(","))), rates,
-            options.seconds)  # fmt: skip
+    measure(options.to, points(models, attentions, remats), rates, options.seconds)
 
 
 if __name__ == "__main__":

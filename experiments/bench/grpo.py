@@ -294,6 +294,8 @@ def main(arguments: list[str] | None = None) -> None:
         processes.keep_memory()  # as the programs do
         print(json.dumps(run_ours(json.loads(pathlib.Path(options.work).read_text()))))
         return
+    if options.warmup < 1:
+        parser.error(f"--warmup={options.warmup} must be at least 1: the first step compiles")
     peers = named_peers(parser, options.peer, PEERS)
     result = {"bench": "grpo_step", "model": options.model, "steps": options.steps, "rounds": options.rounds}
     for shape in options.shapes.split(","):

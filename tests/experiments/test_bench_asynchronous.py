@@ -132,7 +132,13 @@ def test_ratios_are_of_the_steps_that_count(monkeypatch):
     assert found["ratio"] == {"tunix": {"step_s": 2.67, "cpu_s": 2.67}}
 
 
-def test_steps_that_leave_none_are_refused(capsys):
+@pytest.mark.parametrize("steps", [5, 6, 7])
+def test_steps_that_leave_none_are_refused(steps, monkeypatch, capsys):
+    """Of seven steps there are six differences, of which one is left after three and before two."""
+    monkeypatch.setattr(asynchronous_peers, "measure", lambda *_, **__: {})
+    if steps == 7:
+        asynchronous_peers.main(["--steps=7"])
+        return
     with pytest.raises(SystemExit):
-        asynchronous_peers.main(["--steps=5"])
+        asynchronous_peers.main([f"--steps={steps}"])
     assert "leaves none between" in capsys.readouterr().err

@@ -43,6 +43,16 @@ def test_an_error_is_a_line_and_the_next_point_follows(tmp_path, capsys):
     ]
 
 
+@pytest.mark.parametrize("given", ["--models=2b", "--attention=dot_product,flash", "--remat=full,some"])
+def test_a_name_that_it_does_not_know_is_refused_before_it_measures(tmp_path, capsys, monkeypatch, given):
+    for name in ("device_rates", "measure"):
+        monkeypatch.setattr(device, name, lambda *_: {})
+    with pytest.raises(SystemExit):
+        device.main([f"--to={tmp_path / 'device.jsonl'}", given])
+    assert f"{given}: {given.replace('=', ',').split(',')[-1]} is none of " in capsys.readouterr().err
+    assert not (tmp_path / "device.jsonl").exists()
+
+
 def test_half_a_line_of_a_killed_run_is_measured_again(tmp_path, capsys):
     file = tmp_path / "device.jsonl"
     file.write_text('{"point": "decode", "model": "toy", "rows": 1, "step_s": 2.0}\n{"point": "decode", "mod')

@@ -50,6 +50,13 @@ def test_a_peer_that_fails_is_told_with_its_error():
         grpo.run_apart("tunix", [sys.executable, str(grpo.PEERS["tunix"])], work)
 
 
+def test_a_first_step_that_counts_is_refused(monkeypatch, capsys):
+    monkeypatch.setattr(grpo, "measure", lambda *_, **__: {})
+    with pytest.raises(SystemExit):
+        grpo.main(["--warmup=0"])
+    assert "--warmup=0 must be at least 1: the first step compiles" in capsys.readouterr().err
+
+
 def test_an_unknown_peer_is_refused(capsys):
     with pytest.raises(SystemExit):
         grpo.main(["--peer", "x=python"])
