@@ -32,8 +32,10 @@ import os
 import pathlib
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 
@@ -43,6 +45,7 @@ from experiments.ablation.chart import curves_chart, interval_chart
 from experiments.ablation.claims import Values, judgements, ranges, report, tables
 from experiments.ablation.once import run_once
 from experiments.ablation.summary import by_claim, load_results, short_table
+from experiments.parts import stops
 from rl_jax import stats
 from rl_jax.core.binding import bind
 from rl_jax.runs.logging import read_jsonl, write_atomically
@@ -258,10 +261,18 @@ def run_all(folder: pathlib.Path, *, smoke: bool, jobs: int = 1) -> int:
     Returns:
       The exit status.
     """
-    start = time.monotonic()
+    start, living, stopped = time.monotonic(), [], threading.Event()
+
+    def stop(*_) -> None:
+        """Alone, the ablations would go on."""
+        stopped.set()
+        for process in list(living):
+            process.terminate()
 
     def run_one(key: str) -> bool:
         """Whether it failed."""
+        if stopped.is_set():
+            return False
         workdir, began = folder / key, time.monotonic()
         if missing := [path for path in load(key).get("needs", ()) if not pathlib.Path(path).exists()]:
             print(f"{key}: skipped, because these files are missing: {', '.join(missing)}", flush=True)
@@ -277,15 +288,24 @@ def run_all(folder: pathlib.Path, *, smoke: bool, jobs: int = 1) -> int:
         command = [sys.executable, "-m", "experiments.ablation", key, f"--workdir={workdir}", *["--smoke"] * smoke]
         print("+", " ".join(command), flush=True)
         kept = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) if jobs > 1 else {}
-        done = subprocess.run(command, **kept)
-        said = f"FAILED ({done.returncode})" if done.returncode else "done"
-        print(f"{done.stdout or ''}{key}: {said}, {time.monotonic() - began:.0f} s\n", flush=True)
-        return done.returncode != 0
+        process = subprocess.Popen(command, **kept)
+        living.append(process)
+        if stopped.is_set():  # since it began
+            process.terminate()
+        text, status = process.communicate()[0], process.wait()
+        living.remove(process)
+        said = "stopped" if stopped.is_set() else f"FAILED ({status})" if status else "done"
+        print(f"{text or ''}{key}: {said}, {time.monotonic() - began:.0f} s\n", flush=True)
+        return status != 0 and not stopped.is_set()
 
-    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        failed = [key for key, bad in zip(keys(), pool.map(run_one, keys()), strict=True) if bad]
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+            failed = [key for key, bad in zip(keys(), pool.map(run_one, keys()), strict=True) if bad]
+    finally:
+        signal.signal(signal.SIGTERM, before)
     print(f"{len(keys())} ablations, {time.monotonic() - start:.0f} s; failed: {', '.join(failed) or 'none'}")
-    return 1 if failed else 0
+    return 1 if failed else stops.STOPPED if stopped.is_set() else 0
 
 
 def listing(as_json: bool) -> str:

@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import types
 import xml.etree.ElementTree as ElementTree
 
 import numpy as np
@@ -328,14 +329,31 @@ def three(monkeypatch):
             outcome = {"settings": cli.settings_text(toy_ablation(1.0), [])}
             (folder / "ablation.json").write_text(json.dumps(outcome))
         said = f"all that {key} says\n" if kept.get("stdout") == subprocess.PIPE else None
-        return subprocess.CompletedProcess(command, 3 if key == "bad" else 0, said)
+        status = 3 if key == "bad" else 0
+        return types.SimpleNamespace(communicate=lambda: (said, None), wait=lambda: status)
 
     monkeypatch.setattr(cli, "keys", lambda: ["bad", "good", "nodata"])
     needs = {"nodata": ("no/such/file",)}
     monkeypatch.setattr(cli, "load", lambda key: ConfigDict({**toy_ablation(1.0), "needs": needs.get(key, ())}))
     monkeypatch.setattr(cli, "settings_text", lambda paper, overrides: str(paper.settings))
-    monkeypatch.setattr(cli.subprocess, "run", fake)
+    monkeypatch.setattr(cli.subprocess, "Popen", fake)
     return started
+
+
+def test_a_signal_to_all_ends_what_runs_and_begins_nothing_more(tmp_path, monkeypatch, capsys):
+    code = "import os, signal, time; os.kill(os.getppid(), signal.SIGTERM); time.sleep(60)"
+    begin, started = subprocess.Popen, []
+
+    def popen(command, **kept):
+        started.append(command[3])
+        return begin([sys.executable, "-c", code], **kept)
+
+    monkeypatch.setattr(cli, "keys", lambda: ["first", "second"])
+    monkeypatch.setattr(cli, "load", lambda key: toy_ablation(1.0))
+    monkeypatch.setattr(cli.subprocess, "Popen", popen)
+    before = signal.getsignal(signal.SIGTERM)
+    assert cli.run_all(tmp_path, smoke=False) == once.stops.STOPPED and started == ["first"]
+    assert "first: stopped" in capsys.readouterr().out and signal.getsignal(signal.SIGTERM) is before
 
 
 def test_a_smoke_run_takes_no_place_of_a_full_one(a_toy, three, tmp_path, capsys):
