@@ -269,7 +269,7 @@ def train_online(
       workdir: the arm's folder.
       measure: as made by make_measure.
       points: how many checkpoints to measure.
-      stop: unused; the program installs signal handlers of its own.
+      stop: unused; the program has it from stops.shared.
 
     Returns:
       One dict per point; empty if a signal stopped it.
@@ -348,14 +348,19 @@ def run(config, workdir: pathlib.Path) -> None:
         jax.config.update("jax_compilation_cache_dir", compiled)
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
         setup = make_setup(config)
-        with make_rewards(setup) as scorer:
-            reference = warm_start(setup, workdir, None)
+        with make_rewards(setup) as scorer, stops.sharing(checkpoint.StopSignal()) as stop:
+            reference = warm_start(setup, workdir, None)  # a run of its own, with the date of its start
             if reference is not None:
-                run_arms(setup, scorer, reference, workdir)
+                run_arms(setup, scorer, reference, workdir, stop)
 
 
-def run_arms(setup: Setup, scorer: Rewards, reference: Params, workdir: pathlib.Path) -> None:
-    """Measures the reference, its best of n, and every arm; skips what was finished with the same settings."""
+def run_arms(
+    setup: Setup, scorer: Rewards, reference: Params, workdir: pathlib.Path, stop: checkpoint.StopSignal
+) -> None:
+    """Measures the reference, its best of n, and every arm; skips what was finished with the same settings.
+
+    stop: asked before each; the runs of online arms have it from stops.shared.
+    """
     config = setup.config
     measure = make_measure(setup, scorer, reference)
     candidates = functools.cache(lambda: make_candidates(setup, scorer, reference, workdir))
@@ -381,7 +386,7 @@ def run_arms(setup: Setup, scorer: Rewards, reference: Params, workdir: pathlib.
         if results.has(name):
             continue
         start = time.perf_counter()
-        points = points_of(checkpoint.StopSignal())
+        points = [] if stop.received else points_of(stop)
         if not points:  # a signal came: finished arms are stored, and the same command resumes
             return stops.note()
         results.add(name, points, time.perf_counter() - start)

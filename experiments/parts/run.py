@@ -52,7 +52,7 @@ class Run:
 
     Attributes:
       step: int. The last step done; after `restore` the saved step.
-      stop: StopSignal. Shared with a warm start, so that no signal is lost between the two.
+      stop: StopSignal. Shared with a warm start, and with a tool's other runs: no signal is lost between two.
       log: RunLogger inside `with`; silent in all processes but the first.
     """
 
@@ -88,7 +88,7 @@ class Run:
         """
         claim(config, workdir, program)  # before a signal waits for the end of a step
         self.config, self.workdir, self.program = config, workdir, program
-        self.stop, self._whole = stop or checkpoint.StopSignal(), stop is None
+        self.stop, self._whole = stop or stops.shared() or checkpoint.StopSignal(), stop is None
         self.total = settings.steps if total is None else total
         self.step, self.host, self.log = 0, {}, None
         self._limit = None if settings is None else settings.max_nonfinite_in_a_row

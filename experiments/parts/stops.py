@@ -1,11 +1,14 @@
 """How a program that was stopped by a signal ends: with a status of its own, so that whoever started it goes on."""
 
+import contextlib
 import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 STOPPED = 75  # EX_TEMPFAIL of sysexits.h: saved, not complete; the same command resumes
 _stopped = False
+_shared: Any = None
 
 
 def note() -> None:
@@ -33,3 +36,22 @@ def wait(command: Sequence[str]) -> int:
     finally:
         for number, handler in kept.items():
             signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def sharing(stop: Any) -> Iterator[Any]:
+    """Inside, every Run of this process is ended by `stop`: a signal between two of them is not lost.
+
+    stop: a StopSignal of the caller, who asks it before each further run.
+    """
+    global _shared
+    before, _shared = _shared, stop
+    try:
+        yield stop
+    finally:
+        _shared = before
+
+
+def shared() -> Any:
+    """The StopSignal of the caller of several runs; None outside `sharing`."""
+    return _shared

@@ -19,7 +19,7 @@ import numpy as np
 
 from configs.preferences import itool
 from experiments import agents, dpo, evaluate, sft
-from experiments.parts import origin, perplexities, players
+from experiments.parts import origin, perplexities, players, stops
 from experiments.parts.setup import load_params, load_task, make_setup
 from rl_jax.experience.episodes import probing
 from rl_jax.experience.prompt import prompt_id
@@ -27,6 +27,7 @@ from rl_jax.preferences import episodes
 from rl_jax.runs.logging import write_atomically
 from rl_jax.runs.run_record import is_complete, read_json
 from rl_jax.selection.hardest import hardest
+from rl_jax.training.checkpoint import StopSignal
 
 WORDS = {True: "smoke,", False: ""}
 
@@ -66,7 +67,9 @@ def has_calls(record: dict) -> bool:
 
 
 def stage(name: str, run, folder: pathlib.Path, start: pathlib.Path | None, smoke: bool, **more) -> bool:
-    """Runs a program on its stage's config, unless it is complete. Returns whether it is complete now.
+    """Runs a program on its stage's config, unless it is complete or a signal has come.
+
+    Returns whether it is complete now.
 
     Args:
       name: of configs/preferences/itool.py.
@@ -91,7 +94,7 @@ def stage(name: str, run, folder: pathlib.Path, start: pathlib.Path | None, smok
         config.data[field] = value
     if is_complete(folder):
         origin.check_result(config, folder, config.program)
-    else:
+    elif not stops.shared().received:
         run(config, folder, **given)
     return is_complete(folder)
 
@@ -103,8 +106,8 @@ def solved(run: pathlib.Path, folder: pathlib.Path, smoke: bool) -> float:
     return float(evaluate.run(config, folder)["eval/pass@1"])
 
 
-def loop(workdir: pathlib.Path, iterations: int, smoke: bool) -> list[dict[str, float]]:
-    """The warm-up and all iterations. Returns a report of each, and of the end; fewer if a signal ended a stage.
+def loop(workdir: pathlib.Path, iterations: int, smoke: bool) -> tuple[list[dict[str, float]], bool]:
+    """The warm-up and all iterations. Returns (a report of each, and of the end; whether no signal ended them).
 
     Raises:
       DataError: if a search gives no pair.
@@ -112,12 +115,14 @@ def loop(workdir: pathlib.Path, iterations: int, smoke: bool) -> list[dict[str, 
     """
     report, start = [], workdir / "warm"
     if not stage("warm", sft.run, start, None, smoke):
-        return report
+        return report, False
     for number in range(1, iterations + 1):
         played, file, aligned = (workdir / f"{name}_{number}" for name in ("play", "hard", "dpo"))
         file = file.with_suffix(".json")
         settings = itool.get_config(WORDS[smoke] + "play").to_dict()
         settings |= {"init_from": str(start), "ratio": itool.RATIO}
+        if stops.shared().received:
+            return report, False
         if not file.exists():
             prompts, found = choose(start, smoke)
             found["solved"] = solved(start, workdir / f"eval_{number}", smoke)
@@ -125,17 +130,18 @@ def loop(workdir: pathlib.Path, iterations: int, smoke: bool) -> list[dict[str, 
         told = read_json(file)
         origin.check_kept(settings, told, file)
         if not stage("play", agents.run, played, start, smoke, prompts=told["prompts"]):
-            break
+            return report, False
         data = dict(path=str(played), data_dir=str(workdir / "data"))
         if not stage("dpo", dpo.run, aligned, played, smoke, **data):
-            break
+            return report, False
         start = aligned
         report.append(told["found"] | {"pairs": number_of_pairs(played, smoke)})
         write_atomically(workdir / "itool.json", (json.dumps(report, indent=2) + "\n").encode())
-    else:
-        report.append({"solved": solved(start, workdir / "eval_last", smoke)})
-        write_atomically(workdir / "itool.json", (json.dumps(report, indent=2) + "\n").encode())
-    return report
+    if stops.shared().received:
+        return report, False
+    report.append({"solved": solved(start, workdir / "eval_last", smoke)})
+    write_atomically(workdir / "itool.json", (json.dumps(report, indent=2) + "\n").encode())
+    return report, True
 
 
 def number_of_pairs(played: pathlib.Path, smoke: bool) -> int:
@@ -155,13 +161,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if options.iterations < 1:
             raise ValueError(f"--iterations={options.iterations} must be 1 or more")
-        report = loop(options.workdir, options.iterations, options.smoke)
+        with stops.sharing(StopSignal()):
+            report, complete = loop(options.workdir, options.iterations, options.smoke)
     except (ValueError, OSError) as error:
         print(f"experiments.tools.itool: {error}", file=sys.stderr)
         return 2
     for number, found in enumerate(report, 1):
         print(f"iteration {number}: " + ", ".join(f"{name} {value:.3g}" for name, value in found.items()))
-    return 0
+    return 0 if complete else stops.STOPPED
 
 
 if __name__ == "__main__":

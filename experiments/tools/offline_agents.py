@@ -33,7 +33,7 @@ import numpy as np
 import optax
 
 from configs import agents_worlds
-from experiments.parts import origin, players, processes
+from experiments.parts import origin, players, processes, stops
 from experiments.parts.encoding import encode_sft
 from experiments.parts.play_groups import make_episode_evaluate
 from experiments.parts.setup import Setup, load_params, make_setup
@@ -127,8 +127,10 @@ def make_loss(setup: Setup, method: str, options: argparse.Namespace) -> Callabl
     return loss
 
 
-def learn_values(setup: Setup, policy: Params, method: str, options: argparse.Namespace) -> tuple[Params, list[float]]:
-    """(what decodes: mc's values, ilql's target network; the loss of each step)."""
+def learn_values(
+    setup: Setup, policy: Params, method: str, options: argparse.Namespace
+) -> tuple[Params, list[float]] | None:
+    """(what decodes: mc's values, ilql's target network; the loss of each step), None after a signal."""
     config = setup.config
     copy = jax.tree.map(jnp.copy, policy)
     params = add_token_values(setup.model, copy, jax.random.key(config.seed), critics=CRITICS[method])
@@ -146,6 +148,8 @@ def learn_values(setup: Setup, policy: Params, method: str, options: argparse.Na
     batches = processes.own_batches(setup.mesh, source, batch_size=options.batch_size, seed=config.seed)
     target, state, losses = jax.tree.map(jnp.copy, params), optimizer.init(params), []
     for _ in range(options.steps):
+        if stops.shared().received:  # nothing of it is kept, so its end is not waited for
+            return None
         records = next(batches)
         tokens, mask = encode_sft(setup, records)
         batch = (TokenBatch(tokens.tokens, tokens.positions, tokens.segment_ids), mask, token_rewards(mask, records))
@@ -178,6 +182,8 @@ def stage(setup: Setup, policy: Params, method: str, workdir: pathlib.Path, opti
     origin.keep(folder / "settings.json", settings, made=found.is_file() or origin.begun(folder))
     if found.is_file():
         return json.loads(found.read_text())
+    if stops.shared().received:
+        return None
     more: dict[str, Any] = {}
     if method == "bc":
         metrics = played(setup, policy)
@@ -193,7 +199,9 @@ def stage(setup: Setup, policy: Params, method: str, workdir: pathlib.Path, opti
         more = {"episodes": len(best), "lowest_return": float(returns[chosen].min())}
         metrics = played(setup, load_params(setup, folder))
     else:
-        values, losses = learn_values(setup, policy, method, options)
+        if (learned := learn_values(setup, policy, method, options)) is None:
+            return None
+        values, losses = learned
         with checkpoint.Checkpointer(folder / "checkpoints", every=1) as checkpoints:
             checkpoints.save(options.steps, {"params": values}, {"step": options.steps})
         more = {"first_loss": losses[0], "last_loss": float(np.mean(losses[-20:]))}
@@ -223,8 +231,16 @@ def compare(workdir: pathlib.Path, options: argparse.Namespace, config: Any = No
     setup = make_setup(config)
     if setup.merged or setup.mesh.size > 1:
         raise ValueError("model.lora and a mesh of several devices do not work here: values are trained on one device")
-    if (policy := warm_start(setup, workdir, checkpoint.StopSignal())) is None:
-        return None
+    with stops.sharing(checkpoint.StopSignal()) as stop:
+        policy = warm_start(setup, workdir, stop)
+        return None if policy is None else _compared(setup, policy, workdir, methods, options)
+
+
+def _compared(
+    setup: Setup, policy: Params, workdir: pathlib.Path, methods: Sequence[str], options: argparse.Namespace
+) -> dict[str, dict] | None:
+    """The methods one after the other, and offline.json. None after a signal."""
+    config = setup.config
     returns = returns_of(setup.task.data_source("sft_train"))
     ends = dict(
         low=float(returns.min()), mean=float(returns.mean()), high=expert_return(setup, config.eval.num_prompts)
@@ -274,7 +290,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     if found is None:
         print("stopped before the end; the same command goes on")
-        return 1
+        return stops.STOPPED
     print(table(found))
     return 0
 

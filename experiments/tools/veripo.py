@@ -17,12 +17,13 @@ from collections.abc import Sequence
 
 from configs.preferences import veripo
 from experiments import best_of_n, dpo, grpo
-from experiments.parts import origin
+from experiments.parts import origin, stops
 from experiments.parts.rewards import make_rewards
 from experiments.parts.setup import load_params, make_setup
 from rl_jax.preferences import verified
 from rl_jax.runs.logging import write_atomically
 from rl_jax.runs.run_record import is_complete
+from rl_jax.training.checkpoint import StopSignal
 
 WORDS = {True: "smoke,", False: ""}
 
@@ -55,7 +56,9 @@ def rows_of(judged) -> list[tuple[str, str]]:
 
 
 def stage(name: str, run, folder: pathlib.Path, start: pathlib.Path | None, smoke: bool, **data) -> bool:
-    """Runs a program on its stage's config, unless it is complete. Returns whether it is complete now.
+    """Runs a program on its stage's config, unless it is complete or a signal has come.
+
+    Returns whether it is complete now.
 
     Raises:
       ChangedError: if it is complete with other settings; names the fields.
@@ -66,13 +69,13 @@ def stage(name: str, run, folder: pathlib.Path, start: pathlib.Path | None, smok
         config.data[field] = value
     if is_complete(folder):
         origin.check_result(config, folder, name)
-    else:
+    elif not stops.shared().received:
         run(config, folder)
     return is_complete(folder)
 
 
-def loop(workdir: pathlib.Path, loops: int, smoke: bool) -> list[dict[str, float]]:
-    """All stages of `loops` loops. Returns what the verifier found in each; fewer if a signal ended a stage.
+def loop(workdir: pathlib.Path, loops: int, smoke: bool) -> tuple[list[dict[str, float]], bool]:
+    """All stages of `loops` loops. Returns (what the verifier found in each, whether no signal ended them).
 
     Raises:
       ValueError: if the rollouts give no pairs.
@@ -81,8 +84,8 @@ def loop(workdir: pathlib.Path, loops: int, smoke: bool) -> list[dict[str, float
     for number in range(1, loops + 1):
         trained, file, aligned = (workdir / f"{name}_{number}" for name in ("grpo", "pairs", "dpo"))
         file = file.with_suffix(".jsonl")
-        if not stage("grpo", grpo.run, trained, start, smoke):
-            break
+        if not stage("grpo", grpo.run, trained, start, smoke) or stops.shared().received:
+            return report, False
         pairs, found = pairs_of(sampled(trained, smoke))
         if not pairs:
             raise ValueError(f"{trained}: all rollouts of a prompt are equally good, so there are no pairs for DPO")
@@ -91,9 +94,9 @@ def loop(workdir: pathlib.Path, loops: int, smoke: bool) -> list[dict[str, float
         write_atomically(workdir / "veripo.json", (json.dumps(report, indent=2) + "\n").encode())
         data = dict(path=str(file), data_dir=str(workdir / "data"))
         if not stage("dpo", dpo.run, aligned, trained, smoke, **data):
-            break
+            return report, False
         start = aligned
-    return report
+    return report, True
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -106,13 +109,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if options.loops < 1:
             raise ValueError(f"--loops={options.loops} must be 1 or more")
-        report = loop(options.workdir, options.loops, options.smoke)
+        with stops.sharing(StopSignal()):
+            report, complete = loop(options.workdir, options.loops, options.smoke)
     except (ValueError, OSError) as error:
         print(f"experiments.tools.veripo: {error}", file=sys.stderr)
         return 2
     for number, found in enumerate(report, 1):
         print(f"loop {number}: " + ", ".join(f"{name} {value:.3g}" for name, value in found.items()))
-    return 0
+    return 0 if complete else stops.STOPPED
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
 """experiments/tools/itool.py: who begins where with which prompts; the policy's grades; demonstrations in order."""
 
 import json
+import os
 import random
+import signal
 from types import SimpleNamespace
 
 import jax
@@ -9,7 +11,7 @@ import numpy as np
 import pytest
 
 from configs.preferences import itool as config_of
-from experiments.parts import check_config, own_judgement, perplexities, players, warm_start
+from experiments.parts import check_config, own_judgement, perplexities, players, stops, warm_start
 from experiments.tools import itool
 from rl_jax.envs.text.graded import GradedTools
 from rl_jax.experience.own_judgement import graded_value
@@ -17,15 +19,17 @@ from rl_jax.experience.trajectory import Trajectory, Turn, prompt, sampled
 from rl_jax.runs.run_record import write_run_record
 from rl_jax.tokenizers import CharTokenizer
 from rl_jax.training import sharding
+from tests.experiments.small import kept_signals  # noqa: F401  a fixture
 
 TOKENIZER = CharTokenizer(GradedTools.ALPHABET)
 INFO = {"who": "eli", "plain": False, "number": 4, "times": 7, "calls": 2}
 RECORD = {"prompt": "eli*7=\n", "completion": "", "info": json.dumps(INFO)}
 
 
+@pytest.mark.usefixtures("kept_signals")
 def test_the_loop_goes_from_stage_to_stage(tmp_path, monkeypatch, capsys):
     """Each search starts from the last DPO, on the prompts that are hard for it; complete stages are not run again."""
-    runs, asked = [], []
+    runs, asked, stopping = [], [], ["warm", "dpo_2"]
     records = [RECORD | {"prompt": f"{n}=\n", "info": json.dumps(INFO | {"calls": n % 2})} for n in range(20)]
 
     def program(name):
@@ -36,6 +40,9 @@ def test_the_loop_goes_from_stage_to_stage(tmp_path, monkeypatch, capsys):
             runs.append((folder.name, config.init_from.rpartition("/")[2], path, prompts, steps))
             folder.mkdir()
             write_run_record(folder, config=config.to_dict(), command="", task="", algorithm=name)
+            if folder.name in stopping:
+                stopping.remove(folder.name)
+                os.kill(os.getpid(), signal.SIGTERM)
 
         return run
 
@@ -49,12 +56,20 @@ def test_the_loop_goes_from_stage_to_stage(tmp_path, monkeypatch, capsys):
 
     def measured(setup, params, found, env):
         asked.append((params, len(found)))
+        if params in stopping:
+            stopping.remove(params)
+            os.kill(os.getpid(), signal.SIGTERM)
         return np.arange(20.0) if params == "warm" else np.arange(20.0)[::-1]
 
     monkeypatch.setattr(itool.perplexities, "of_known_answers", measured)
     monkeypatch.setattr(itool.evaluate, "run", lambda config, folder: {"eval/pass@1": 0.5})
     monkeypatch.setattr(itool, "number_of_pairs", lambda played, smoke: 7)
-    assert itool.main([f"--workdir={tmp_path}", "--iterations=2", "--smoke"]) == 0
+    again = [f"--workdir={tmp_path}", "--iterations=2", "--smoke"]
+    assert itool.main(again) == stops.STOPPED and [name for name, *_ in runs] == ["warm"]  # at its end
+    stopping.append("warm")
+    assert itool.main(again) == stops.STOPPED and len(runs) == 1  # while its weights choose prompts
+    assert itool.main(again) == stops.STOPPED and len(runs) == 5  # after the last stage, before the last evaluation
+    assert stopping == [] and itool.main(again) == 0
     hard = [["18=\n", "16=\n", "14=\n", "19=\n", "17=\n", "15=\n"], ["0=\n", "2=\n", "4=\n", "1=\n", "3=\n", "5=\n"]]
     assert runs == [
         ("warm", "", "", [], 0),

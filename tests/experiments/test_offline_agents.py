@@ -1,11 +1,14 @@
 """tools/offline_agents.py: rewards of recorded episodes on their tokens, and all four baselines through the program."""
 
 import json
+import os
+import signal
 
 import numpy as np
 import pytest
 
 from configs import agents_worlds
+from experiments.parts import stops
 from experiments.tools import offline_agents
 from tests.experiments.shared_programs import share_programs, sharing  # noqa: F401  fixtures
 from tests.experiments.small import kept_signals  # noqa: F401  a fixture
@@ -44,6 +47,25 @@ def small(tmp_path):
     return config
 
 
+@pytest.mark.usefixtures("kept_signals")
+@pytest.mark.parametrize("when", ["bc", "warm start"])
+def test_a_signal_between_two_stages_is_not_lost(tmp_path, monkeypatch, capsys, when):
+    def now(name):
+        if name == when:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return {"eval/reward": -3.0}
+
+    config = small(tmp_path)
+    monkeypatch.setattr(offline_agents.agents_worlds, "get_config", lambda *_: config)
+    monkeypatch.setattr(offline_agents, "warm_start", lambda *_: now("warm start"))
+    monkeypatch.setattr(offline_agents, "played", lambda *_: now("bc"))
+    monkeypatch.setattr(offline_agents, "sft_run", lambda *_: pytest.fail("a stage after the signal"))
+    assert offline_agents.main([f"--workdir={tmp_path / 'run'}", "--methods=bc,filtered_bc"]) == stops.STOPPED
+    assert (tmp_path / "run/bc/result.json").exists() == (when == "bc")
+    assert "the same command goes on" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("kept_signals")
 def test_filtered_bc_clones_the_best_episodes(tmp_path, monkeypatch):
     """And what it found is not taken for that of another share, or of another config."""
     cloned = []

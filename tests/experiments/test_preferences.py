@@ -1,7 +1,10 @@
 """The frontier: its arithmetic and its picture on made-up results, its arms, and the whole at the smallest size."""
 
+import contextlib
 import json
+import os
 import re
+import signal
 import xml.etree.ElementTree as ElementTree
 from types import SimpleNamespace
 
@@ -15,6 +18,7 @@ from experiments.parts import trackers
 from experiments.parts.sample_candidates import Candidates
 from experiments.parts.setup import Setup
 from rl_jax.core.types import Rollout, TokenBatch
+from tests.experiments.small import kept_signals  # noqa: F401  a fixture
 
 
 def point(method, kl, reward, setting="beta 0.1", step=10):
@@ -187,8 +191,32 @@ def test_an_online_arm_of_another_reference_is_another_run(monkeypatch, tmp_path
     setup = Setup(*[None] * len(Setup._fields))._replace(config=config)
     for number in (0.0, 0.0, 1.0):
         (tmp_path / "frontier.json").unlink(missing_ok=True)
-        cli.run_arms(setup, None, {"w": np.full(2, number)}, tmp_path)
+        cli.run_arms(setup, None, {"w": np.full(2, number)}, tmp_path, SimpleNamespace(received=False))
     assert folders[0] == folders[1] != folders[2]
+
+
+@pytest.mark.usefixtures("kept_signals")
+def test_a_signal_between_two_arms_ends_the_frontier(monkeypatch, tmp_path):
+    """What was measured when it came is kept, and the status says that the same command goes on."""
+    config, noted = frontier_config.get_config("smoke"), []
+
+    def measured(*_):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return [point("best of n", 0.1, 0.6)]
+
+    setup = Setup(*[None] * len(Setup._fields))._replace(config=config)
+    monkeypatch.setattr(cli, "make_setup", lambda config: setup)
+    monkeypatch.setattr(cli, "make_rewards", lambda setup: contextlib.nullcontext())
+    monkeypatch.setattr(cli, "warm_start", lambda *_: {"w": np.zeros(2)})
+    monkeypatch.setattr(cli, "make_measure", lambda *_: lambda params: dict(reward=0.5, reward_se=0.1, kl=0.0))
+    monkeypatch.setattr(cli, "best_of_points", measured)
+    for name in ("train_online", "train_offline"):
+        monkeypatch.setattr(cli, name, lambda *_: pytest.fail("an arm after the signal"))
+    monkeypatch.setattr(cli.stops, "note", lambda: noted.append(1))
+    monkeypatch.setattr(cli.jax.config, "update", lambda *_: None)
+    cli.run(config, tmp_path)
+    cli.disk.unlock(tmp_path)
+    assert noted and set(json.loads((tmp_path / "frontier.json").read_text())) == {"reference", "best_of_n"}
 
 
 @pytest.mark.parametrize(
@@ -220,7 +248,7 @@ def test_what_another_reward_judged_is_measured_again(monkeypatch, tmp_path, cha
     every = ["reference", "best of n", "candidates"]
     for wanted in (every, [], every):
         done.clear()
-        cli.run_arms(setup, None, {"w": np.zeros(2)}, tmp_path)
+        cli.run_arms(setup, None, {"w": np.zeros(2)}, tmp_path, SimpleNamespace(received=False))
         assert done == wanted
         if not wanted:
             with config.unlocked():

@@ -12,6 +12,7 @@ import pytest
 from ml_collections import ConfigDict
 
 from experiments.parts import run as run_module
+from experiments.parts import stops
 from experiments.parts.run import Run, write_final
 from experiments.parts.setup import Setup, fix_date
 from rl_jax import tokenizers
@@ -346,3 +347,11 @@ def test_adapters_that_peft_cannot_express_do_not_keep_a_run_from_its_end(adapte
     write_final(setup, workdir, 4, params)
     assert (workdir / "hf").is_dir() and (workdir / "final.json").is_file() and not (workdir / "peft").exists()
     assert f"{workdir} is without peft/: no form" in capsys.readouterr().err
+
+
+def test_the_runs_of_a_tool_have_its_stop_signal(tmp_path):
+    """And are whole runs all the same."""
+    with stops.sharing(checkpoint.StopSignal()) as stop:
+        first, second = (run(tmp_path / name, stop_after=after)[1] for name, after in (("first", 4), ("second", 1)))
+    assert first.stop is second.stop is stop and (first.step, second.step) == (4, 1) and first._whole
+    assert run(tmp_path / "first")[1].stop is not stop

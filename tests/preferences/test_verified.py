@@ -1,15 +1,18 @@
 """preferences/verified.py and experiments/tools/veripo.py: verdicts on worked sums, and the pairs of rollouts."""
 
 import json
+import os
+import signal
 from types import SimpleNamespace
 
 import pytest
 
 from configs.preferences import veripo as config_of
-from experiments.parts import check_config
+from experiments.parts import check_config, stops
 from experiments.tools import veripo
 from rl_jax.preferences import verified
 from rl_jax.tasks import arithmetic
+from tests.experiments.small import kept_signals  # noqa: F401  a fixture
 
 
 def test_a_verdict_is_on_the_answer_and_on_each_step():
@@ -42,6 +45,7 @@ def test_pairs_contrast_the_best_with_one_of_each_worse_kind():
     assert [(pair["chosen"], pair["rejected"]) for pair in only_wrong] == [("20=2", "1=2")]
 
 
+@pytest.mark.usefixtures("kept_signals")
 def test_the_loop_goes_from_stage_to_stage(tmp_path, monkeypatch, capsys):
     """GRPO starts from DPO and DPO from GRPO, on the verifier's pairs; complete stages are not run again."""
     runs = []
@@ -78,6 +82,36 @@ def test_the_loop_goes_from_stage_to_stage(tmp_path, monkeypatch, capsys):
     assert f"{tmp_path / 'dpo_1'} has a run of other settings" in said and "  seed: 99 -> 0\n" in said
     monkeypatch.setattr(veripo, "sampled", lambda run, smoke: rollouts[:1])
     assert veripo.main([f"--workdir={tmp_path / 'other'}", "--smoke"]) == 2
+
+
+@pytest.mark.usefixtures("kept_signals")
+@pytest.mark.parametrize("when", ["grpo_1", "sampled", "dpo_1"])
+def test_a_signal_ends_the_loop_with_the_status_of_a_stopped_run(tmp_path, monkeypatch, when):
+    """Whether it comes in a stage or between two; a stage that ended at its last step counts."""
+    ran, due = [], [when]
+
+    def now(name):
+        ran.append(name)
+        if name in due:
+            due.clear()
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def run(config, folder):
+        stop = stops.shared()
+        now(folder.name)
+        if folder.name != "grpo_1" or not stop.received:
+            folder.mkdir()  # dpo_1 was at its last step
+
+    monkeypatch.setattr(veripo.grpo, "run", run)
+    monkeypatch.setattr(veripo.dpo, "run", run)
+    monkeypatch.setattr(veripo, "is_complete", lambda folder: folder.exists())
+    monkeypatch.setattr(veripo.origin, "check_result", lambda *_: None)
+    rollouts = [("12+8-2=", text) for text in ("20=18", "21=18")]
+    monkeypatch.setattr(veripo, "sampled", lambda run, smoke: now("sampled") or rollouts)
+    assert veripo.main([f"--workdir={tmp_path}", "--loops=2", "--smoke"]) == stops.STOPPED
+    assert ran == ["grpo_1", "sampled", "dpo_1"][: ran.index(when) + 1]
+    assert stops.shared() is None
+    assert veripo.main([f"--workdir={tmp_path}", "--loops=1", "--smoke"]) == 0 and ran.count("dpo_1") == 1
 
 
 def test_each_rollout_stands_at_its_own_prompt():
