@@ -38,6 +38,7 @@ from experiments.sweep.points import load_config, set_fields
 from rl_jax.control import reward_code
 from rl_jax.control.relabelling import coded
 from rl_jax.core.visible import visible
+from rl_jax.runs import disk
 from rl_jax.runs.logging import encode_row, read_jsonl
 
 CHOICE = "algorithm.relabel.choice"
@@ -201,6 +202,7 @@ def run(config: ConfigDict, options: argparse.Namespace) -> list[Row]:
     Raises:
       ValueError: if the config's rewards are no text, its environment gives no evaluation, the server cannot be used,
         or no text trains.
+      disk.InUseError: if another search is going on in options.workdir.
     """
     if config.program != "control.ppo" or config.algorithm.relabel.fn != "by_code" or not config.eval.num_episodes:
         raise ValueError(
@@ -208,7 +210,7 @@ def run(config: ConfigDict, options: argparse.Namespace) -> list[Row]:
             "eval.num_episodes of 1 or more, such as configs/control/reward_code.py:car"
         )
     check_config.check(config)
-    options.workdir.mkdir(parents=True, exist_ok=True)
+    disk.lock(options.workdir)
     asked, propose = asked_of(config, options), PROPOSERS.get(options.proposals, reward_proposals.from_file)
     path, films = options.workdir / ROWS, options.workdir / f"{EPISODES}.jsonl"
     rows = read_jsonl(path) if path.exists() else []
@@ -273,7 +275,7 @@ def main() -> None:
     options, overrides = parser.parse_known_args()
     try:
         print(table(run(set_fields(load_config(options.config), given(overrides)), options)), end="")
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, disk.InUseError) as error:
         parser.exit(1, f"{error}\n")
 
 

@@ -28,6 +28,7 @@ from experiments.parts.reward_trials import ROWS, TEST_SEEDS, append, check_resu
 from experiments.sweep.points import load_config, set_fields
 from rl_jax.control import search
 from rl_jax.data import readers
+from rl_jax.runs import disk
 from rl_jax.runs.logging import read_jsonl
 
 PREFIX = "algorithm.relabel.weights."
@@ -122,6 +123,7 @@ def run(config: ConfigDict, options: argparse.Namespace) -> list[dict[str, Any]]
 
     Raises:
       ValueError: if the config names no terms, or its environment gives no evaluation.
+      disk.InUseError: if another search is going on in options.workdir.
     """
     if config.program != "control.ppo" or config.algorithm.relabel.fn != "by_terms" or not config.eval.num_episodes:
         raise ValueError(
@@ -130,7 +132,7 @@ def run(config: ConfigDict, options: argparse.Namespace) -> list[dict[str, Any]]
         )
     check_config.check(config)
     hand = {name: float(weight) for name, weight in sorted(config.algorithm.relabel.weights.items())}
-    options.workdir.mkdir(parents=True, exist_ok=True)
+    disk.lock(options.workdir)
     path, seeds = options.workdir / ROWS, range(options.seeds)
     rows = read_jsonl(path) if path.exists() else []
     tested = [row for row in rows if row["part"] == "test"]
@@ -175,7 +177,7 @@ def main() -> None:
     options, overrides = parser.parse_known_args()
     try:
         print(table(run(set_fields(load_config(options.config), given(overrides)), options)), end="")
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, disk.InUseError) as error:
         parser.exit(1, f"{error}\n")
 
 

@@ -3,13 +3,16 @@
 import argparse
 import json
 import math
+import sys
 
 import pytest
 
-from configs.control import rewards
+from configs.control import reward_code, rewards
 from experiments import studies
 from experiments.parts import control_runs
+from experiments.tools import reward_code as reward_code_tool
 from experiments.tools import reward_search
+from rl_jax.runs import disk
 
 
 def options(tmp_path, **fields):
@@ -44,6 +47,33 @@ def test_what_is_proposed_and_chosen(tmp_path):
         reward_search.proposed(options(tmp_path, proposals="llm"), hand, [])
     with pytest.raises(ValueError, match="needs a config of experiments.control.ppo with"):
         reward_search.run(rewards.get_config("potential"), asked)
+
+
+@pytest.mark.parametrize(
+    ("tool", "config"),
+    [
+        (reward_search, lambda: rewards.get_config("residuals,smoke")),
+        (reward_code_tool, lambda: reward_code.get_config("car,smoke")),
+    ],
+    ids=["weights", "texts"],
+)
+def test_one_process_at_a_time_searches_in_a_folder(tmp_path, monkeypatch, tool, config):
+    """Before anything of it is read: the other's generation would be appended to rows that are not its own."""
+
+    def refuse(folder):
+        raise disk.InUseError(f"{folder} belongs to a run that is going on")
+
+    monkeypatch.setattr(disk, "lock", refuse)
+    monkeypatch.setattr(tool, "read_jsonl", lambda path: pytest.fail("read before the lock"))
+    (tmp_path / "search.jsonl").touch()
+    path = tmp_path / "texts.jsonl"
+    path.touch()
+    words = [f"--workdir={tmp_path}", f"--proposals={path}", "--config=x"]
+    monkeypatch.setattr(tool, "load_config", lambda word: config())
+    monkeypatch.setattr(sys, "argv", ["search", *words])
+    with pytest.raises(SystemExit) as end:
+        tool.main()
+    assert end.value.code == 1
 
 
 def test_a_search_goes_on_where_it_stopped_and_tests_on_seeds_of_its_own(tmp_path, monkeypatch):

@@ -352,6 +352,6 @@ def test_adapters_that_peft_cannot_express_do_not_keep_a_run_from_its_end(adapte
 def test_the_runs_of_a_tool_have_its_stop_signal(tmp_path):
     """And are whole runs all the same."""
     with stops.sharing(checkpoint.StopSignal()) as stop:
-        first, second = (run(tmp_path / name, stop_after=after)[1] for name, after in (("first", 4), ("second", 1)))
-    assert first.stop is second.stop is stop and (first.step, second.step) == (4, 1) and first._whole
+        first, second = (run(tmp_path / name, stop_after=4)[1] for name in ("first", "second"))
+    assert first.stop is second.stop is stop and (first.step, second.step) == (4, 0) and first._whole
     assert run(tmp_path / "first")[1].stop is not stop
