@@ -1,6 +1,6 @@
 """Held-out evaluation: sample completions for test prompts, score them with the task's verifier.
 
-    python -m experiments.evaluate --config=configs/tasks/arithmetic.py --config.init_from=runs/arithmetic
+python -m experiments.evaluate --config=configs/tasks/arithmetic.py --config.init_from=runs/arithmetic
 """
 
 import json
@@ -45,20 +45,21 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> dict[str,
     setup = with_data(make_setup(config, task))
     need_reward(setup)
     need_params(config)
+    if distributed.is_main():  # no lock: it may be the folder of a run, which may go on
+        disk.try_folder(workdir)
     fix_date(setup, config.init_from or workdir)
     params = load_params(setup, config.init_from) if config.init_from else setup.init_params()
     with make_rewards(setup) as rewards:
         metrics, rows = make_any_evaluate(setup, rewards)(params)
     missing = left_out(setup)
     if distributed.is_main():
-        with disk.named(workdir):
-            workdir.mkdir(parents=True, exist_ok=True)
-            text = json.dumps({"metrics": metrics, "left_out": missing, "samples": rows}, indent=2)
-            write_atomically(workdir / "evaluation.json", text.encode())
         for name, value in sorted(metrics.items()):
             print(f"{name:28} {value:.4f}")
         for reason, count in missing.items():
-            print(f"left out, {reason}: {count}")
+            print(f"left out, {reason}: {count}", flush=True)
+        with disk.named(workdir):
+            text = json.dumps({"metrics": metrics, "left_out": missing, "samples": rows}, indent=2)
+            write_atomically(workdir / "evaluation.json", text.encode())
     return metrics
 
 

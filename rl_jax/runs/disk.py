@@ -7,13 +7,14 @@ import json
 import os
 import platform
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 LOCK_FILE = "run.lock"
 _REMEDIES = {
-    errno.ENOSPC: "the disk is full: free some space and run the same command again, which resumes",
-    errno.EDQUOT: "the disk quota is used up: free some space and run the same command again, which resumes",
+    errno.ENOSPC: "the disk is full: free some space and run the same command again; a run then resumes",
+    errno.EDQUOT: "the disk quota is used up: free some space and run the same command again; a run then resumes",
     errno.EROFS: "the disk can only be read: give a folder on a disk that can be written",
     errno.EACCES: "this user may not write there: give another folder, or change its rights",
     errno.EPERM: "this user may not write there: give another folder, or change its rights",
@@ -36,6 +37,18 @@ def named(folder: str | os.PathLike) -> Iterator[None]:
         if error.errno not in _REMEDIES:
             raise
         raise OSError(f"{error.filename or folder} cannot be written: {_REMEDIES[error.errno]}") from error
+
+
+def try_folder(folder: str | os.PathLike) -> None:
+    """Makes a folder and writes to it, for work that is long and leaves a file there only at its end.
+
+    Raises:
+      OSError: if it cannot be written; names it.
+    """
+    with named(folder):
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(4096))
 
 
 def lock(folder: str | os.PathLike) -> None:

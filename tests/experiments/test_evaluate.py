@@ -84,7 +84,7 @@ def test_pass_at_1_is_exact_and_padding_is_not_counted(setup, monkeypatch, sampl
     assert {row["split"] for row in rows} == {"eval"}
 
 
-def test_an_evaluation_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
+def test_an_evaluation_is_written_whole_or_not_at_all(tmp_path, monkeypatch, capsys):
     """Killed before the file is in its place, it leaves the earlier one."""
     task = types.SimpleNamespace(tokenizer=None)
     setup = types.SimpleNamespace(init_params=lambda: None, task=task)
@@ -100,9 +100,15 @@ def test_an_evaluation_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
     assert json.loads(path.read_text())["left_out"] == {"num_too_long": 3}
     path.write_text("earlier")
     monkeypatch.setattr("os.replace", lambda *paths: (_ for _ in ()).throw(KeyboardInterrupt))
+    capsys.readouterr()
     with pytest.raises(KeyboardInterrupt):
         evaluate.run(config, tmp_path)
     assert path.read_text() == "earlier"
+    assert "0.5000" in capsys.readouterr().out  # what an hour has found is not lost with the disk
+    monkeypatch.setattr(evaluate, "make_any_evaluate", lambda *_: pytest.fail("evaluated before the disk was tried"))
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match="file/here cannot be written: a file is where a folder is needed"):
+        evaluate.run(config, tmp_path / "file/here")
 
 
 def test_what_is_not_evaluated_is_counted(tmp_path):

@@ -98,3 +98,16 @@ def test_rows_on_a_full_disk_are_said_with_their_file(tmp_path):
         log._files["metrics.jsonl"] = open("/dev/full", "ab")  # noqa: SIM115  every write to it fails
         with pytest.raises(OSError, match=r"metrics\.jsonl cannot be written: the disk is full"):
             log.log(1, {"x": 1.0})
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.ENOSPC])
+def test_a_folder_is_tried_before_long_work(tmp_path, monkeypatch, number):
+    disk.try_folder(tmp_path / "a" / "b")
+    assert list((tmp_path / "a" / "b").iterdir()) == []
+
+    def refuse(*_, **__):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(disk.tempfile, "TemporaryFile", refuse)
+    with pytest.raises(OSError, match=f"{tmp_path} cannot be written: the disk "):
+        disk.try_folder(tmp_path)
