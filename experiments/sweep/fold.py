@@ -1,7 +1,8 @@
 """Trains many points of a control sweep in one program (--vmap): points that differ only in seeds and float fields.
 
 folded/HASH/ is an ordinary run directory of experiments.control.ppo with config.runs. Once it is complete, each of its
-points gets a run directory of its own with its rows, as if it had run alone.
+points gets a run directory of its own with its rows, as if it had run alone. A point that an ordinary run has begun
+goes on alone.
 """
 
 import collections
@@ -10,13 +11,14 @@ import json
 import os
 import pathlib
 import shutil
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Any
 
 from experiments.sweep.finished import check_run
 from experiments.sweep.folder import write_json
 from experiments.sweep.points import Point, load_config, set_fields
-from experiments.sweep.runner import Task
+from experiments.sweep.runner import Task, is_held
+from rl_jax.runs import disk
 from rl_jax.runs.logging import METRICS_FILE, TIMING_FILE, encode_row, export_parquet, read_jsonl, write_atomically
 from rl_jax.runs.run_record import is_complete, read_json
 
@@ -25,7 +27,9 @@ MAX_ARGUMENT = 120_000  # bytes of --config.runs; Linux allows 131 072 per argum
 
 
 def folded_tasks(folder: pathlib.Path, points: Sequence[Point], extra: Sequence[str] = ()) -> list[Task]:
-    """One task per set of points that one program can train. Sets begun by an earlier start are kept.
+    """One task per set of points that one program can train, and one per point that was begun alone.
+
+    Sets begun by an earlier start are kept.
 
     Args:
       folder: the sweep's.
@@ -37,13 +41,16 @@ def folded_tasks(folder: pathlib.Path, points: Sequence[Point], extra: Sequence[
     """
     by_name = {point.name: point for point in points}
     waiting = {point.name for point in points if not is_complete(folder / "points" / point.name)}
-    tasks = []
+    alone = [point for point in points if point.name in waiting and _alone(folder, point.name)]
+    waiting -= {point.name for point in alone}
+    places = [folder / "points" / point.name for point in alone]
+    tasks = [Task(p.name, place, p.command(place, extra), [p.name]) for p, place in zip(alone, places, strict=True)]
     for path in sorted((folder / FOLDED).glob("*/fold.json")):
         begun = [by_name[name] for name in read_json(path)["points"] if name in by_name]
         names = {point.name for point in begun}
         if names & waiting and len(begun) == len(read_json(path)["points"]):
             waiting -= names
-            tasks.append(_task(folder, begun, extra))
+            tasks.append(_task(folder, begun, extra, {point.name for point in alone}))
     sets: dict[str, list[tuple[Point, int]]] = collections.defaultdict(list)
     for point in points:
         swept, rest = _parts(point)
@@ -51,6 +58,12 @@ def folded_tasks(folder: pathlib.Path, points: Sequence[Point], extra: Sequence[
             length = len(repr((point.seed, tuple(swept.items())))) + 2
             sets[json.dumps([point.config, sorted(swept), rest], sort_keys=True)].append((point, length))
     return tasks + [_task(folder, part, extra) for members in sets.values() for part in _split(members)]
+
+
+def _alone(folder: pathlib.Path, name: str) -> bool:
+    """Whether an ordinary run has begun a point, or is about to."""
+    record = folder / "points" / name / "run.json"
+    return (record.is_file() and "folded" not in read_json(record)) or is_held(folder, name)
 
 
 def _split(points: Sequence[tuple[Point, int]]) -> list[list[Point]]:
@@ -80,7 +93,8 @@ def _parts(point: Point) -> tuple[dict[str, float], dict[str, Any]]:
     return swept, rest
 
 
-def _task(folder: pathlib.Path, points: Sequence[Point], extra: Sequence[str]) -> Task:
+def _task(folder: pathlib.Path, points: Sequence[Point], extra: Sequence[str], alone: Set[str] = frozenset()) -> Task:
+    """The task of a set. alone: names of points that ordinary runs have begun; the program trains them, too."""
     runs = tuple((point.seed, tuple(_parts(point)[0].items())) for point in points)
     overrides = _parts(points[0])[1] | {"runs": runs}
     name = f"{len(points)}_runs_{hashlib.sha256(json.dumps([p.record() for p in points]).encode()).hexdigest()[:8]}"
@@ -90,18 +104,23 @@ def _task(folder: pathlib.Path, points: Sequence[Point], extra: Sequence[str]) -
     one = points[0]._replace(overrides=overrides)
     check_run(workdir, one)
     command = one.command(workdir, extra)
-    return Task(name, workdir, command, [p.name for p in points], lambda: unfold(folder, workdir, points))
+    names = [point.name for point in points if point.name not in alone]
+    return Task(name, workdir, command, names, lambda: unfold(folder, workdir, points))
 
 
 def unfold(folder: pathlib.Path, workdir: pathlib.Path, points: Sequence[Point]) -> None:
-    """Writes the run directory of each point of a complete fold; points that are complete already are skipped."""
+    """Writes the run directory of each point of a complete fold, but those of points that have one of their own.
+
+    Raises:
+      disk.InUseError: if a run goes on in one.
+    """
     rows = read_jsonl(workdir / "runs.jsonl")
     fold, timing = read_json(workdir / "run.json"), (workdir / TIMING_FILE).read_bytes()
     for index, point in enumerate(points):
         target = folder / "points" / point.name
-        if is_complete(target):
+        if is_complete(target) or _alone(folder, point.name):
             continue
-        target.mkdir(parents=True, exist_ok=True)
+        disk.lock(target)
         mine = [_row_of(row, index) for row in rows]
         config = set_fields(load_config(point.config), point.overrides).to_dict()
         command = point.command(f"{folder}/points/{point.name}")
@@ -118,6 +137,7 @@ def unfold(folder: pathlib.Path, workdir: pathlib.Path, points: Sequence[Point])
         write_atomically(target / TIMING_FILE, timing)
         export_parquet(target)
         write_atomically(target / "final.json", (encode_row(mine[-1] | place) + "\n").encode())
+        disk.unlock(target)
 
 
 def _row_of(row: dict[str, Any], index: int) -> dict[str, Any]:

@@ -176,27 +176,13 @@ class Runner:
         if self._display is not None:
             self._display.message(text)
 
-    def _lock(self, task: Task) -> int | None:
-        """A file descriptor that holds the task's lock; None if a living process has it."""
-        place = os.open(self._folder / "locks" / task.name, os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(place)
-            return None
-        return place
-
     def _is_held(self, task: Task) -> bool:
-        """Whether a living process works on the task."""
-        lock = self._lock(task)
-        if lock is not None:
-            os.close(lock)
-        return lock is None
+        return is_held(self._folder, task.name)
 
     def _start(self) -> None:
         while self._waiting and self._free and self._signal is None:
             task = self._waiting.pop(0)
-            lock = self._lock(task)
+            lock = _lock(self._folder, task.name)
             if lock is None:  # held by a process of an earlier loop, or by a child of a run
                 self._running.append(Running(task, None, None, time.monotonic()))
                 continue
@@ -282,6 +268,26 @@ class Runner:
                 if item.process is not None and item.process.poll() is None:
                     os.killpg(item.process.pid, signal.SIGKILL)
         self._running = [item for item in self._running if item.process is not None]  # orphans go on
+
+
+def is_held(folder: pathlib.Path, name: str) -> bool:
+    """Whether a living process works on the task of this name of the sweep in `folder`."""
+    lock = _lock(folder, name)
+    if lock is not None:
+        os.close(lock)
+    return lock is None
+
+
+def _lock(folder: pathlib.Path, name: str) -> int | None:
+    """A file descriptor that holds a task's lock; None if a living process has it."""
+    (folder / "locks").mkdir(parents=True, exist_ok=True)
+    place = os.open(folder / "locks" / name, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(place)
+        return None
+    return place
 
 
 def ssh_command(host: str, command: Sequence[str]) -> list[str]:

@@ -1,5 +1,7 @@
 """experiments.sweep --vmap: the points of a control sweep trained in one program are those that were trained alone."""
 
+import fcntl
+import json
 import math
 
 import pytest
@@ -7,7 +9,8 @@ import pytest
 from experiments.control import ppo as control_ppo
 from experiments.parts import control_setup
 from experiments.sweep import cli as program
-from experiments.sweep import fold, folder, points
+from experiments.sweep import fold, folder, points, runner
+from rl_jax.runs import disk
 from rl_jax.runs.logging import read_jsonl
 from rl_jax.runs.run_record import read_json
 from tests.experiments import programs
@@ -115,3 +118,58 @@ def test_numbers_that_are_not_finite_come_back():
     row = {"step": 3, "loss": [0.5, None, 0.25], "nonfinite": {"loss[1]": "nan"}}
     assert fold._row_of(row, 0) == {"step": 3, "loss": 0.5} and fold._row_of(row, 2) == {"step": 3, "loss": 0.25}
     assert math.isnan(fold._row_of(row, 1)["loss"])
+
+
+def begun_alone(folder, name):
+    """The folder of a point that an ordinary run has begun."""
+    place = folder / "points" / name
+    place.mkdir(parents=True)
+    (place / "run.json").write_text(json.dumps({"algorithm": "control.ppo"}))
+    (place / "metrics.jsonl").write_text('{"step": 4}\n')
+    return place
+
+
+@pytest.mark.parametrize("sign", ["run", "lock"])
+def test_a_point_that_was_begun_alone_goes_on_alone(tmp_path, sign):
+    """It would be trained twice, and its folder be overwritten under the process that writes there."""
+    made = points.expand(CONFIG, "lr:1e-3/3e-3/1e-2,entropy:0.01", fixed=["num_seeds=1"])
+    (tmp_path / "locks").mkdir()
+    with open(tmp_path / "locks" / made[1].name, "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if sign == "run":
+            fcntl.flock(lock, fcntl.LOCK_UN)
+            begun_alone(tmp_path, made[1].name)
+        alone, folded = fold.folded_tasks(tmp_path, made)
+        held = runner.Runner(tmp_path, [], [])._is_held(alone)
+    assert alone == program.tasks_of(tmp_path, made, vmap=False)[1] and held == (sign == "lock")
+    assert folded.points == [made[0].name, made[2].name] and "0.003" not in " ".join(folded.command)
+
+
+def test_an_earlier_fold_leaves_a_point_that_was_begun_alone_since(tmp_path):
+    made = points.expand(CONFIG, "lr:1e-3/3e-3,entropy:0.01", fixed=["num_seeds=1"])
+    (before,) = fold.folded_tasks(tmp_path, made)
+    place = begun_alone(tmp_path, made[0].name)
+    alone, folded = fold.folded_tasks(tmp_path, made)
+    assert (alone.name, folded.workdir, folded.points) == (made[0].name, before.workdir, [made[1].name])
+    row = {"step": 4, "loss": [0.5, 0.25]}
+    (folded.workdir / "runs.jsonl").write_text(json.dumps(row) + "\n")
+    (folded.workdir / "timing.jsonl").touch()
+    (folded.workdir / "run.json").write_text("{}")
+    disk.lock(tmp_path / "points" / made[1].name)
+    before.finish()  # of the plan before
+    assert read_jsonl(place / "metrics.jsonl") == [{"step": 4}] and not folder.is_complete(place)
+    assert read_jsonl(tmp_path / "points" / made[1].name / "metrics.jsonl") == [{"step": 4, "loss": 0.25}]
+
+
+def test_a_point_is_not_unfolded_where_a_run_goes_on(tmp_path, monkeypatch):
+    (task,) = fold.folded_tasks(tmp_path, points.expand(CONFIG, "lr:1e-3/3e-3,entropy:0.01", fixed=["num_seeds=1"]))
+    for name, text in (("runs.jsonl", '{"step": 4, "loss": [1, 2]}\n'), ("timing.jsonl", ""), ("run.json", "{}")):
+        (task.workdir / name).write_text(text)
+
+    def refuse(place):
+        raise disk.InUseError(f"{place} belongs to a run that is going on")
+
+    monkeypatch.setattr(disk, "lock", refuse)
+    with pytest.raises(disk.InUseError, match=task.points[0]):
+        task.finish()
+    assert not list((tmp_path / "points").glob("*/*.json"))
