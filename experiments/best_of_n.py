@@ -29,6 +29,7 @@ from experiments.parts.warm_start import warm_start
 from rl_jax.core.binding import bind
 from rl_jax.credit import ensembles
 from rl_jax.data import pipeline
+from rl_jax.data.writing import write_arrays
 from rl_jax.rewards import benchmarks
 from rl_jax.rollout.lm.engine import make_generate
 from rl_jax.runs.logging import write_atomically
@@ -219,7 +220,7 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> list[dict
     write_atomically(workdir / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in lines).encode())
     noisy = rankings(judged, gold.ravel(), settings.samples, settings.label_noise, config.seed)
     write_atomically(workdir / "rankings.jsonl", noisy)
-    np.savez(workdir / "scores.npz", gold=gold, members=members.reshape(*gold.shape, -1))
+    write_arrays(workdir / "scores.npz", {"gold": gold, "members": members.reshape(*gold.shape, -1)})
     write_atomically(workdir / "final.json", (json.dumps({"step": 0}) + "\n").encode())  # marks the run as complete
     if config.log.progress:
         print(table(rows), end="")

@@ -38,6 +38,7 @@ from experiments.parts.training import jit_generate, jit_score, to_mesh
 from experiments.parts.warm_start import warm_start
 from rl_jax.core.types import Params, PreferenceBatch, TokenBatch
 from rl_jax.data import pipeline
+from rl_jax.data.writing import write_arrays
 from rl_jax.rewards.benchmarks import best_of_n
 from rl_jax.rollout.lm.engine import make_generate
 from rl_jax.runs import disk
@@ -199,10 +200,7 @@ def make_candidates(setup: Setup, scorer: Rewards, params: Params, workdir: path
     candidates, _ = draw(params, params, jax.random.key(config.seed), Clock())
     arrays = candidates._asdict()
     arrays |= {name: x for name, x in arrays.pop("batch")._asdict().items() if x is not None}
-    temporary = workdir / f".{path.name}"
-    with open(temporary, "wb") as file:
-        np.savez(file, **arrays)
-    temporary.replace(path)
+    write_arrays(path, arrays)
     return candidates
 
 

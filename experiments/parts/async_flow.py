@@ -30,6 +30,7 @@ from experiments.parts.setup import Setup
 from rl_jax.core.types import Params
 from rl_jax.experience import admission
 from rl_jax.experience.admission import Counters, Rule
+from rl_jax.runs import disk
 from rl_jax.runs.logging import cut_back, read_jsonl
 
 LOG = "schedule.jsonl"
@@ -290,12 +291,13 @@ class Flow:
 
     def _log(self) -> None:
         """Adds the step's decisions to schedule.jsonl."""
-        if not self._logs:  # an attempt that died before its first checkpoint may have logged this step
-            cut_back(self._path, self.counters.version)
-            self._logs = True
         row = self._event | {"end": self.ticks, "admitted": self.counters.admitted, "dropped": self.counters.dropped}
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
+        with disk.named(self._path):
+            if not self._logs:  # an attempt that died before its first checkpoint may have logged this step
+                cut_back(self._path, self.counters.version)
+                self._logs = True
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
 
     def get_state(self) -> dict[str, Any]:
         """A JSON value with the counters, the prompts' position and every row that was begun."""

@@ -35,6 +35,7 @@ from experiments.parts.processes import to_host
 from experiments.parts.profiling import Trace
 from experiments.parts.setup import Setup, fix_date, lora_config, model_config
 from rl_jax.core import types
+from rl_jax.data.writing import write_arrays
 from rl_jax.models.hf import loading
 from rl_jax.models.hf.peft import save_peft
 from rl_jax.runs import disk
@@ -250,7 +251,7 @@ class Run:
         path = self.workdir / f"nonfinite_step_{self.step}.npz"
         leaves = jax.tree_util.tree_leaves_with_path(to_host(batch))
         if distributed.is_main():
-            np.savez(path, **{types.path_name(name): np.asarray(leaf) for name, leaf in leaves})
+            write_arrays(path, {types.path_name(name): np.asarray(leaf) for name, leaf in leaves})
         raise FloatingPointError(
             f"{self._limit} gradients in a row were not finite, or would have made the params so; often the learning "
             f"rate is too high. The batch of step {self.step} is in {path}"

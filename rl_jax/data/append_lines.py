@@ -6,6 +6,8 @@ import os
 import warnings
 from collections.abc import Iterable
 
+from rl_jax.data.writing import named
+
 
 def append_lines(path: str | os.PathLike, lines: Iterable[str]) -> None:
     """Appends lines to a text file, which is made if it is not there.
@@ -18,10 +20,10 @@ def append_lines(path: str | os.PathLike, lines: Iterable[str]) -> None:
       lines: without their ends.
 
     Raises:
-      OSError: if the file cannot be written.
+      OSError: if the file cannot be written; names it.
     """
     content = "".join(line + "\n" for line in lines).encode()
-    with open(path, "ab+", buffering=0) as file:
+    with named(path), open(path, "ab+", buffering=0) as file:
         with contextlib.suppress(OSError):  # a file system without locks
             fcntl.flock(file, fcntl.LOCK_EX)
         _cut(file, path)

@@ -1,6 +1,5 @@
-"""The disk under a run: one run per folder at a time, and errors that name the folder and say what to do."""
+"""The disk under a run: one run per folder at a time, errors that name the folder and say what to do (named)."""
 
-import contextlib
 import errno
 import fcntl
 import json
@@ -8,35 +7,17 @@ import os
 import platform
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
+from rl_jax.data.writing import named
+
 LOCK_FILE = "run.lock"
-_REMEDIES = {
-    errno.ENOSPC: "the disk is full: free some space and run the same command again; a run then resumes",
-    errno.EDQUOT: "the disk quota is used up: free some space and run the same command again; a run then resumes",
-    errno.EROFS: "the disk can only be read: give a folder on a disk that can be written",
-    errno.EACCES: "this user may not write there: give another folder, or change its rights",
-    errno.EPERM: "this user may not write there: give another folder, or change its rights",
-    errno.ENOTDIR: "a file is where a folder is needed: give another folder, or move the file away",
-}
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 _held: dict[Path, int] = {}  # folder -> file descriptor of its lock, in this process
 
 
 class InUseError(RuntimeError):
     """A folder belongs to another process that is alive; the message names it."""
-
-
-@contextlib.contextmanager
-def named(folder: str | os.PathLike) -> Iterator[None]:
-    """Around writes to a run's folder: a full or read-only disk becomes an OSError that names path and remedy."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in _REMEDIES:
-            raise
-        raise OSError(f"{error.filename or folder} cannot be written: {_REMEDIES[error.errno]}") from error
 
 
 def try_folder(folder: str | os.PathLike) -> None:

@@ -108,11 +108,12 @@ def write_atomically(path: str | os.PathLike, content: bytes) -> None:
     """Replaces a file in one move: readers, and runs killed here, see the old content or the new, never a part."""
     path = Path(path)
     partial = path.with_name(path.name + ".partial")
-    with open(partial, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(partial, path)
+    with disk.named(path):
+        with open(partial, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
 
 
 def export_parquet(workdir: str | os.PathLike) -> None:

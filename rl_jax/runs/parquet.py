@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from rl_jax.data.checks import utf8
+from rl_jax.data.writing import named
 
 
 def metric_columns(
@@ -56,8 +57,9 @@ def write_parquet(path: str | os.PathLike, rows: Sequence[Mapping[str, Any]]) ->
     columns = {name: _column([row.get(name) for row in rows]) for name in names}
     path = Path(path)
     partial = path.with_name(path.name + ".partial")
-    pyarrow.parquet.write_table(pyarrow.table(columns), partial)
-    os.replace(partial, path)
+    with named(path):
+        pyarrow.parquet.write_table(pyarrow.table(columns), partial)
+        os.replace(partial, path)
 
 
 def _column(values: list) -> Any:

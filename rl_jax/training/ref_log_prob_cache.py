@@ -28,6 +28,8 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from rl_jax.data.writing import named
+
 ROWS = ("tokens", "positions", "segment_ids", "completion_mask")  # what a score depends on
 
 
@@ -109,18 +111,19 @@ class ReferenceCache:
         return values
 
     def _write(self, path: pathlib.Path, values: np.ndarray) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
         content = io.BytesIO()
         np.savez(content, log_probs=values, identity=np.array(self._identity))
         partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}")  # two runs may write the same file at once
-        try:
-            with open(partial, "wb") as file:
-                file.write(content.getvalue())
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(partial, path)
-        finally:
-            partial.unlink(missing_ok=True)
+        with named(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                with open(partial, "wb") as file:
+                    file.write(content.getvalue())
+                    file.flush()
+                    os.fsync(file.fileno())
+                os.replace(partial, path)
+            finally:
+                partial.unlink(missing_ok=True)
 
     @staticmethod
     def _score(arrays: Mapping[str, np.ndarray], score: Callable, batch_size: int) -> np.ndarray:
