@@ -18,6 +18,7 @@ from rl_jax.credit import ensembles
 from rl_jax.data import pipeline
 from rl_jax.losses.reward_model.implicit import implicit_rewards
 from rl_jax.preferences.records import prompt_of
+from rl_jax.runs.logging import write_atomically
 from rl_jax.training.scoring import make_score
 
 PREFERENCE_PROGRAMS = ("dpo", "online_dpo")
@@ -131,4 +132,4 @@ def write_jsonl(path: pathlib.Path, rows: Sequence[dict]) -> None:
     if path.exists():
         raise FileExistsError(f"{path} is there already: name another file, or remove it")
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+    write_atomically(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode())

@@ -27,6 +27,7 @@ from experiments.parts.text_models import Ask, by_server
 from experiments.tools.two_level import CRUISES, instructed, make_levels, recorded
 from rl_jax.control import two_level
 from rl_jax.envs.worlds import driving, spoken
+from rl_jax.runs.logging import write_atomically
 
 QUESTION = (
     "Drive at {cruise:g} m/s and keep your distance. Your speed is {speed:.1f} m/s. The car in front is {gap:.0f} m "
@@ -110,7 +111,7 @@ def write(path: pathlib.Path, seen: np.ndarray, said: np.ndarray) -> int:
     pairs = dict.fromkeys((question(x), f" {spoken.PEDAL_TEXTS[y]}") for x, y in zip(seen, said.tolist(), strict=True))
     rows = [{"prompt": prompt, "completion": text, "answer": text} for prompt, text in pairs]
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_atomically(path, "".join(json.dumps(row) + "\n" for row in rows).encode())
     return len(rows)
 
 

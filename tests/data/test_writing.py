@@ -8,6 +8,7 @@ import os
 import numpy as np
 import pytest
 
+from experiments.parts import pair_scores
 from experiments.parts.async_flow import Flow
 from rl_jax.data import writing
 from rl_jax.data.append_lines import append_lines
@@ -47,6 +48,7 @@ WRITERS = {
     "write_arrays": lambda path: writing.write_arrays(path, {"a": np.ones(3)}),
     "write_parquet": lambda path: write_parquet(path, [{"a": 1}]),
     "schedule.jsonl": lambda path: flow_of(path)._log(),
+    "scored pairs": lambda path: pair_scores.write_jsonl(path, [{"a": "é"}]),
     "reference log-probs": lambda path: cache_of(path)._write(path, np.ones(3)),
 }
 
@@ -74,3 +76,4 @@ def test_a_full_disk_is_said_with_the_file_and_what_to_do(tmp_path, monkeypatch,
     with pytest.raises(OSError, match=r"written cannot be written: the disk is full: free some space") as error:
         WRITERS[name](tmp_path / "written")
     assert isinstance(error.value.__cause__, OSError)
+    assert not (tmp_path / "written").exists()  # half a file would be refused, or read
