@@ -4,7 +4,9 @@ pip install -r requirements-agents.txt; pytest tests/envs/test_text_adapters.py 
 """
 
 import asyncio
+import functools
 import json
+import re
 import socket
 import sys
 import threading
@@ -197,12 +199,75 @@ def test_a_task_of_verifiers_scores_an_answer():
     from rl_jax.envs.text.adapters.verifiers import Verifiers
 
     env = Verifiers(taskset="tests.envs.test_text_adapters:make_taskset")
-    assert env.reset(record(4), 0) == [
-        {"role": "system", "content": "Be brief."}, {"role": "user", "content": "Say 1."}
-    ]  # fmt: skip
-    said = {text: asyncio.run(env.step(text)) for text in ("1", "2", "no")}
+    system, asked = env.reset(record(4), 0)
+    assert system == {"role": "system", "content": "Be brief."} and asked["role"] == "user"
+    right = re.fullmatch(r"Say (\d)\.", asked["content"])[1]
+    said = {text: asyncio.run(env.step(text)) for text in (right, "7", "no")}
     assert [step.reward for step in said.values()] == [1.0, 0.5, 0.0]
-    assert said["no"].numbers == {"correct": 0.0, "length": 2.0} and said["1"].numbers["correct"] == 1
+    assert said["no"].numbers == {"correct": 0.0, "length": 2.0} and said[right].numbers["correct"] == 1
+
+
+MADE = {"prompts": (), "read": 0}  # what the stand-in's taskset is made of, and how often it was read
+
+
+def make_stub():
+    """A taskset as verifiers has it, of MADE["prompts"]."""
+    MADE["read"] += 1
+    for prompt in MADE["prompts"]:
+        yield types.SimpleNamespace(data=types.SimpleNamespace(prompt=prompt, prompt_text=prompt, system_prompt=None))
+
+
+@pytest.fixture
+def stub_verifiers(monkeypatch):
+    """rl_jax.envs.text.adapters.verifiers with a module `verifiers` that has messages and nodes; none is needed."""
+    kinds = {role: functools.partial(types.SimpleNamespace, role=role) for role in ("system", "user", "assistant")}
+    parts = {
+        "": {"v1": None},
+        ".v1": {"Trace": types.SimpleNamespace, "AgentConfig": types.SimpleNamespace},
+        ".v1.graph": {"MessageNode": types.SimpleNamespace},
+        ".v1.trace": {"AgentInfo": types.SimpleNamespace, "TraceTask": types.SimpleNamespace},
+        ".v1.types": {f"{role.capitalize()}Message": kind for role, kind in kinds.items()},
+    }
+    modules = {f"verifiers{name}": types.SimpleNamespace(**what) for name, what in parts.items()}
+    modules["verifiers"].v1 = modules["verifiers.v1"]
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setitem(MADE, "read", 0)
+    monkeypatch.setitem(MADE, "prompts", tuple(f"Say {n}." for n in range(40)))
+    from rl_jax.envs.text.adapters import verifiers
+
+    return verifiers
+
+
+STUB = "tests.envs.test_text_adapters:make_stub"
+
+
+def prompts_of(env, first, count):
+    return {env.reset(record(first + n), 0)[-1]["content"] for n in range(count)}
+
+
+def test_no_task_of_the_evaluation_is_trained(stub_verifiers, monkeypatch):
+    """Whatever the order of the tasks, the same ones are held out; a prompt that comes twice is on one side."""
+    env = stub_verifiers.Verifiers(taskset=STUB, test_share=0.25)
+    train, test = prompts_of(env, 0, 200), prompts_of(env, 10**9, 200)
+    assert not train & test and train | test == set(MADE["prompts"]) and 4 <= len(test) <= 16
+    monkeypatch.setitem(MADE, "prompts", MADE["prompts"][::-1] + MADE["prompts"][:7])
+    again = stub_verifiers.Verifiers(taskset=STUB, test_share=0.25)
+    assert prompts_of(again, 10**9, 200) == test and prompts_of(again, 0, 200) == train
+    few = stub_verifiers.Verifiers(taskset=STUB, test_share=1e-9)
+    assert len(prompts_of(few, 10**9, 200)) == 1 and len(prompts_of(few, 0, 200)) == 39
+
+
+def test_tasks_that_cannot_be_held_out_are_refused(stub_verifiers, monkeypatch):
+    for share in (0, 1, float("nan")):
+        with pytest.raises(ValueError, match=f"test_share={share} must be between 0 and 1"):
+            stub_verifiers.Verifiers(taskset=STUB, test_share=share)
+    with pytest.raises(ValueError, match="info has no number"):
+        stub_verifiers.Verifiers(taskset=STUB).reset({"prompt": "2+2?"}, 3)
+    for prompts in ((), ("Say 1.",), ("Say 1.", "Say 1.")):
+        monkeypatch.setitem(MADE, "prompts", prompts)
+        with pytest.raises(ValueError, match=f"{len(set(prompts))} distinct prompts among .* of at least 2"):
+            stub_verifiers.Verifiers(taskset=STUB)
 
 
 # --- openenv ----------------------------------------------------------------------------------------------------------

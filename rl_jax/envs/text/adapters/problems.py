@@ -5,6 +5,7 @@ import json
 from rl_jax.tasks.base import Task
 from rl_jax.tokenizers import CharTokenizer
 
+FIRST_TEST = 10**9  # numbers from here on are those of the test split
 PRINTABLE = "\n" + "".join(map(chr, range(32, 127)))
 
 
@@ -34,7 +35,7 @@ class Numbers:
 
 
 def load(*, num_train: int = 10_000, num_test: int = 200, alphabet: str = PRINTABLE, data_dir: str = "") -> Task:
-    """The task; its reward is the environment's. Numbers from 10**9 on are those of the test split.
+    """The task; its reward is the environment's. Numbers from FIRST_TEST on are those of the test split.
 
     Args:
       num_train: records.
@@ -43,7 +44,7 @@ def load(*, num_train: int = 10_000, num_test: int = 200, alphabet: str = PRINTA
       data_dir: unused; other tasks are stored there.
     """
     del data_dir
-    splits = {"train": Numbers(0, num_train), "test": Numbers(10**9, num_test), "sft_train": Numbers(0, 0)}
+    splits = {"train": Numbers(0, num_train), "test": Numbers(FIRST_TEST, num_test), "sft_train": Numbers(0, 0)}
     return Task("problems", CharTokenizer(alphabet), splits.__getitem__, None)
 
 

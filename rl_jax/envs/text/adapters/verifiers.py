@@ -1,5 +1,6 @@
 """Tasksets of verifiers (PyPI verifiers, its v1): a task's prompt, one answer, and the task's own reward methods.
 
+    config.task = dict(name="rl_jax.envs.text.adapters.problems:load", num_train=10_000, num_test=200)
     config.agent.env = dict(fn="rl_jax.envs.text.adapters.verifiers:Verifiers", taskset="my_tasks:make")
 
 Harnesses, runtimes and tool servers of verifiers are left out: they speak to a model by HTTP. What needs a runtime is
@@ -7,12 +8,35 @@ not scored, as in its own offline scoring.
 """
 
 import itertools
+import json
 from collections.abc import Mapping
 from typing import Any
 
 from rl_jax.core.binding import resolve
-from rl_jax.envs.text.adapters.problems import number_of
+from rl_jax.envs.text.adapters.problems import FIRST_TEST, number_of
 from rl_jax.envs.text.protocol import Step
+from rl_jax.tasks.record_files import share_of
+
+
+def _split(taskset: str, most: int, test_share: float) -> tuple[list, list]:
+    """(train, test): the tasks whose prompts have the smallest hashes are held out, at least one, and never all."""
+    tasks = list(itertools.islice(iter(resolve(taskset)()), most))
+    shares = [share_of(json.dumps(_messages(task.data))) for task in tasks]
+    bounds = sorted(set(shares))
+    if len(bounds) < 2:
+        raise ValueError(
+            f"taskset={taskset!r}: {len(bounds)} distinct prompts among {len(tasks)} tasks, of at least 2: the "
+            "evaluation needs one that is not trained"
+        )
+    bound = min(max(test_share, bounds[1]), bounds[-1])
+    held_out = [share < bound for share in shares]
+    return tuple([task for task, out in zip(tasks, held_out, strict=True) if out is test] for test in (False, True))
+
+
+def _messages(data: Any) -> list[dict[str, str]]:
+    """What the model reads of a task."""
+    system = [{"role": "system", "content": data.system_prompt}] if data.system_prompt else []
+    return [*system, {"role": "user", "content": data.prompt_text}]
 
 
 class Verifiers:
@@ -20,23 +44,29 @@ class Verifiers:
 
     Args:
       taskset: "module:function" that makes a verifiers.v1.Taskset.
-      most: how many tasks are read, of an infinite taskset too; problem n is task n % most.
+      most: how many tasks are read, of an infinite taskset too.
+      test_share: of the distinct prompts, held out for the numbers of the test split; at least one prompt. A hash of
+        the prompt decides, whatever the order. Problem n is task n % (number of tasks of its split).
     """
 
-    def __init__(self, *, taskset: str, most: int = 10_000):
+    def __init__(self, *, taskset: str, most: int = 10_000, test_share: float = 0.1):
         import verifiers.v1 as vf
 
+        if not 0 < test_share < 1:
+            raise ValueError(f"test_share={test_share} must be between 0 and 1")
         self._vf = vf
-        self._tasks = list(itertools.islice(iter(resolve(taskset)()), most))
-        if not self._tasks:
-            raise ValueError(f"taskset={taskset!r} has no task")
+        self._train, self._test = _split(taskset, most, test_share)
 
     def reset(self, record: Mapping[str, Any], seed: int):
         """The task's prompt."""
-        self._task = self._tasks[number_of(record, seed) % len(self._tasks)]
-        data = self._task.data
-        system = [{"role": "system", "content": data.system_prompt}] if data.system_prompt else []
-        return [*system, {"role": "user", "content": data.prompt_text}]
+        number = number_of(record, -1)
+        if number < 0:  # a seed would not tell whether this is an evaluation
+            raise ValueError(
+                "the record's info has no number: set config.task.name to rl_jax.envs.text.adapters.problems:load"
+            )
+        tasks, number = (self._test, number - FIRST_TEST) if number >= FIRST_TEST else (self._train, number)
+        self._task = tasks[number % len(tasks)]
+        return _messages(self._task.data)
 
     async def step(self, said: str) -> Step:
         """The end, with the sum of the task's weighted rewards."""
