@@ -4,8 +4,10 @@ pip install -r requirements-agents.txt; pytest tests/envs/test_text_adapters.py 
 """
 
 import asyncio
+import copy
 import functools
 import json
+import random
 import re
 import socket
 import sys
@@ -13,9 +15,11 @@ import threading
 import time
 import types
 
+import numpy as np
 import pytest
 
 from rl_jax.envs.text.adapters import problems
+from rl_jax.envs.text.protocol import Step
 from rl_jax.envs.text.tools import ToolFailed
 
 
@@ -161,6 +165,93 @@ def test_a_game_that_a_partner_ends_at_once():
 
     told, last = asyncio.run(game())
     assert told[0]["content"] == "The game is over." and last.done and last.reward == 1.0
+
+
+class Dice:
+    """A game of textarena that draws from the process's `random` and numpy in all that it does; it has three moves."""
+
+    def roll(self):
+        return f"{random.random()} {np.random.random()}"
+
+    def __init__(self):
+        self.made = self.roll()
+
+    def reset(self, num_players, seed):
+        random.seed(seed)  # as textarena.State does, which leaves numpy alone
+        self.told, self.turn, self.players = self.made + self.roll(), 0, num_players
+
+    def get_observation(self):
+        return self.turn % self.players, f"{self.told} seen {self.roll()}"
+
+    def step(self, said):
+        self.turn, self.told = self.turn + 1, self.roll()
+        return self.turn == 3, {}
+
+    def close(self):
+        return {0: random.random()}, {}
+
+
+def draws():
+    return random.random(), np.random.random()
+
+
+@pytest.mark.parametrize("players", [1, 2])
+def test_games_at_the_same_time_do_not_share_their_draws(monkeypatch, players):
+    """An episode is a function of its number, whoever draws between its turns; nor does it move the process's draws."""
+    monkeypatch.setitem(sys.modules, "textarena", types.SimpleNamespace(make=lambda game: Dice()))
+    from rl_jax.envs.text.adapters.arena import TextArena
+
+    async def partner(text):
+        draws()
+        return "mine"
+
+    async def game(number):
+        env = TextArena(game="dice", players=players)
+        env.partner = partner
+        heard = [await env.reset(record(number), 0)]
+        while not isinstance(heard[-1], Step) or not heard[-1].done:
+            await asyncio.sleep(0)  # the other one's turn
+            heard.append(await env.step("yours"))
+        return heard
+
+    async def both():
+        return await asyncio.gather(game(2), game(4))
+
+    alone = [asyncio.run(game(number)) for number in (2, 4)]
+    assert alone[0] != alone[1] and asyncio.run(both()) == alone
+    saved, numpys = random.getstate(), np.random.get_state()
+    try:
+        random.seed(3), np.random.seed(3)
+        expected = [draws() for _ in range(2)]
+        random.seed(3), np.random.seed(3)
+
+        async def branched():
+            env = TextArena(game="dice")
+            await env.reset(record(2), 0)
+            other = copy.deepcopy(env)
+            return await env.step("yours"), await other.step("yours")
+
+        first, second = asyncio.run(branched())
+        assert first == second and [draws() for _ in range(2)] == expected
+    finally:
+        random.setstate(saved), np.random.set_state(numpys)
+
+
+def test_a_game_that_raises_leaves_the_process_its_draws(monkeypatch):
+    class Broken(Dice):
+        def step(self, said):
+            self.roll()
+            raise RuntimeError("broken")
+
+    monkeypatch.setitem(sys.modules, "textarena", types.SimpleNamespace(make=lambda game: Broken()))
+    from rl_jax.envs.text.adapters.arena import TextArena
+
+    env = TextArena(game="dice")
+    asyncio.run(env.reset(record(2), 0))
+    before = random.getstate(), np.random.get_state()[1].tolist()
+    with pytest.raises(RuntimeError, match="broken"):
+        asyncio.run(env.step("x"))
+    assert (random.getstate(), np.random.get_state()[1].tolist()) == before
 
 
 # --- verifiers --------------------------------------------------------------------------------------------------------

@@ -3,11 +3,38 @@
 config.agent.env = dict(fn="rl_jax.envs.text.adapters.arena:TextArena", game="GuessTheNumber-v0-raw")
 """
 
-from collections.abc import Mapping
+import contextlib
+import random
+from collections.abc import Iterator, Mapping
 from typing import Any
+
+import numpy as np
 
 from rl_jax.envs.text.adapters.problems import number_of
 from rl_jax.envs.text.protocol import Step
+
+
+class _Draws:
+    """One episode's states of the generators of `random` and numpy.random, which games seed and draw from."""
+
+    def __init__(self, seed: int):
+        self._own = random.Random(seed).getstate(), np.random.RandomState(seed).get_state()
+
+    @contextlib.contextmanager
+    def in_place(self) -> Iterator[None]:
+        """The process draws from this episode's states; no `await` inside, or others would, too."""
+        others = random.getstate(), np.random.get_state()
+        self._set(self._own)
+        try:
+            yield
+        finally:
+            self._own = random.getstate(), np.random.get_state()
+            self._set(others)
+
+    @staticmethod
+    def _set(states: tuple) -> None:
+        random.setstate(states[0])
+        np.random.set_state(states[1])
 
 
 class TextArena:
@@ -26,7 +53,8 @@ class TextArena:
         self._make = lambda: textarena.make(game)
         self._players, self.partner = players, None
         try:
-            self._make()
+            with _Draws(0).in_place():
+                self._make()
         except ValueError as error:
             raise ValueError(f"game={game!r}: {error}") from error
 
@@ -35,32 +63,40 @@ class TextArena:
         if self._players == 2 and self.partner is None:
             raise ValueError("a game of two needs config.agent.partner")
         number = number_of(record, seed)
-        self._game, self._seat = self._make(), number % self._players
-        self._game.reset(num_players=self._players, seed=number % 2**31)
-        self._over = False
+        self._seat, self._over, seed = number % self._players, False, number % 2**31
+        self._draws = _Draws(seed)
+        with self._draws.in_place():
+            self._game = self._make()
+            self._game.reset(num_players=self._players, seed=seed)
         told = await self._until_own()
         return [{"role": "user", "content": "The game is over." if self._over else told}]
 
     async def step(self, said: str) -> Step:
         """What the game says next, or the end with its reward."""
         if not self._over:  # a partner may have ended it before the first move
-            self._over, _ = self._game.step(said)
+            self._move(said)
         told = "" if self._over else await self._until_own()
         if not self._over:
             return Step([{"role": "user", "content": told}], numbers={"correct": 0.0, "invalid": 0.0})
-        rewards, info = self._game.close()
+        with self._draws.in_place():
+            rewards, info = self._game.close()
         reward = float((rewards or {}).get(self._seat, 0.0))
         invalid = float(bool((info or {}).get(self._seat, {}).get("invalid_move")))
         return Step(reward=reward, done=True, numbers={"correct": float(reward > 0), "invalid": invalid})
 
+    def _move(self, said: str) -> None:
+        with self._draws.in_place():
+            self._over, _ = self._game.step(said)
+
     async def _until_own(self) -> str:
         """Lets the partner move until it is the model's turn, and returns what the model sees."""
         while not self._over:
-            player, seen = self._game.get_observation()
+            with self._draws.in_place():
+                player, seen = self._game.get_observation()
             text = (
                 "\n".join(text for sender, text, *_ in seen if sender != player) if not isinstance(seen, str) else seen
             )
             if player == self._seat:
                 return text
-            self._over, _ = self._game.step(await self.partner(text))
+            self._move(await self.partner(text))
         return ""
