@@ -509,6 +509,7 @@ def stub(monkeypatch):
     """A module `mcp` whose clients do what `stub.script` says: the text of an answer, an exception, or "hang"."""
     stub = types.SimpleNamespace(script=[], started=0, ended=0, StdioServerParameters=lambda **_: None)
     stub.stdio_client = lambda program: "transport"
+    stub.schemas = {"ask": {}}  # name of a tool -> its arguments
 
     class Client:
         def __init__(self, server):
@@ -532,8 +533,18 @@ def stub(monkeypatch):
 
         async def list_tools(self):
             await self.say()
-            tool = types.SimpleNamespace(name="ask", description="Asks.", model_dump=lambda **_: {})
-            return types.SimpleNamespace(tools=[tool])
+            return types.SimpleNamespace(
+                tools=[
+                    types.SimpleNamespace(
+                        name=name,
+                        description="Asks.",
+                        model_dump=lambda name=name, **_: {
+                            "inputSchema": {"properties": stub.schemas[name], "required": list(stub.schemas[name])}
+                        },
+                    )
+                    for name in stub.schemas
+                ],
+            )
 
         async def call_tool(self, name, arguments):
             text = await self.say()
@@ -593,3 +604,49 @@ def test_an_mcp_server_that_does_not_come_back_says_so(stub):
     stub.script = ["hang", "hang"]
     with pytest.raises(ToolFailed, match="http://there: it does not start within 0.2 s"):
         McpUser(url="http://there")
+
+
+@pytest.mark.parametrize(
+    ("about", "kind"),
+    [
+        ({"type": "integer"}, int),
+        ({"anyOf": [{"type": "integer"}, {"type": "null"}], "default": None}, int),
+        ({"oneOf": [{"type": "null"}, {"type": "string", "minLength": 1}]}, str),
+        ({"anyOf": [{"enum": ["a", "b"]}, {"type": "null"}]}, str),
+        ({"type": ["number", "null"]}, float),
+        ({"enum": ["a", "b"]}, str),
+        ({"enum": [1, 2, None]}, int),
+        ({"enum": [True, False]}, bool),
+        ({"const": "a"}, str),
+        ({"anyOf": [{"type": "integer"}, {"type": "string"}]}, None),
+        ({"type": ["integer", "string"]}, None),
+        ({"enum": [1, "a"]}, None),
+        ({"enum": [1, True]}, None),
+        ({"enum": [None]}, None),
+        ({"type": "null"}, None),
+        ({"$ref": "#/$defs/x"}, None),
+        ({}, None),
+    ],
+)
+def test_an_argument_of_an_mcp_tool_has_one_plain_type(stub, about, kind):
+    from rl_jax.envs.text.adapters.mcp import McpUser
+
+    stub.schemas, stub.script = {"ask": {"x": about}}, ["start", "tools"]
+    if kind is None:
+        with pytest.raises(ValueError, match="MCP tool 'ask': argument 'x' has no plain type"):
+            McpUser(url="http://here")
+    else:
+        env = McpUser(url="http://here")
+        assert env._tools["ask"].types == {"x": kind}
+        stub.script = ["fine"]
+        told = env.step(call("ask", x=None)).messages[0]["content"]
+        assert (told == "fine") == ("null" in str(about) or "None" in str(about)), told
+        if stub.script:
+            assert told.startswith("Error: ask: x=None is not of type")
+
+
+def test_an_mcp_tool_that_is_not_offered_may_have_any_arguments(stub):
+    from rl_jax.envs.text.adapters.mcp import McpUser
+
+    stub.schemas, stub.script = {"odd": {"x": {}}, "ask": {"x": {"type": "string"}}}, ["start", "tools"]
+    assert list(McpUser(url="http://here", only=("ask",))._tools) == ["ask"]

@@ -10,7 +10,7 @@ which begins the episode anew; the next call starts or reaches the server again.
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError
 from typing import Any
 
@@ -18,7 +18,21 @@ from rl_jax.envs.text.tool_user import ToolUser
 from rl_jax.envs.text.tools import Tool, ToolFailed
 
 TYPES = {"string": str, "integer": int, "number": float, "boolean": bool, "array": list, "object": dict}
+_NAMES = {kind: name for name, kind in TYPES.items()} | {type(None): "null"}
 LOST = (-32000, -32001)  # codes of mcp.MCPError: the connection was closed, the request timed out
+
+
+def _types(about: Any) -> set[str]:
+    """The JSON types that the schema of an argument admits; none if it does not name them."""
+    if not isinstance(about, Mapping):
+        return set()
+    if found := about.get("type"):
+        return {found} if isinstance(found, str) else set(found)
+    if options := about.get("anyOf") or about.get("oneOf"):
+        each = [_types(option) for option in options]
+        return set().union(*each) if all(each) else set()
+    values = about.get("enum") or ([about["const"]] if "const" in about else [])
+    return {_NAMES[type(value)] for value in values}
 
 
 class _Client:
@@ -100,29 +114,33 @@ class Connection:
             self._client.close()
         self._client = None
 
-    def tools(self) -> list[Tool]:
-        """The server's tools.
+    def tools(self, only: Sequence[str] = ()) -> list[Tool]:
+        """The server's tools; those named in `only`, if any are.
 
         Raises:
-          ValueError: if one has an argument without a plain type.
+          ValueError: if one of these has an argument without a plain type.
           ToolFailed: if the server does not answer, after a new connection too.
         """
         try:
             found = self._ask(lambda client: client.list_tools())
         except ToolFailed:
             found = self._ask(lambda client: client.list_tools())
-        return [self._tool(one) for one in found.tools]
+        return [self._tool(one) for one in found.tools if not only or one.name in only]
 
     def _tool(self, found: Any) -> Tool:
         given = found.model_dump(by_alias=True, mode="json").get("inputSchema") or {}
-        properties, types = given.get("properties", {}), {}
-        for name, about in properties.items():
-            if about.get("type") not in TYPES:
+        required, types = set(given.get("required", ())), {}
+        for name, about in given.get("properties", {}).items():
+            admitted = _types(about)
+            kind = admitted - {"null"}
+            if len(kind) != 1 or not kind <= set(TYPES):
                 raise ValueError(f"MCP tool {found.name!r}: argument {name!r} has no plain type: {about}")
-            types[name] = TYPES[about["type"]]
+            types[name] = TYPES[kind.pop()]
+            if "null" in admitted:  # a required one may be null, which call_all only lets pass for others
+                required.discard(name)
         function = {"name": found.name, "description": found.description or "", "parameters": given}
         schema = {"type": "function", "function": function}
-        return Tool(found.name, schema, self._caller(found.name), types, tuple(given.get("required", ())))
+        return Tool(found.name, schema, self._caller(found.name), types, tuple(sorted(required)))
 
     def _caller(self, name: str):
         def call(**arguments) -> str:
@@ -156,7 +174,7 @@ class McpUser(ToolUser):
         if place not in self._connections:
             program = None if url else StdioServerParameters(command=command[0], args=list(command[1:]))
             self._connections[place] = Connection(url or " ".join(command), lambda: url or stdio_client(program))
-        known = {tool.name: tool for tool in self._connections[place].tools() if not only or tool.name in only}
+        known = {tool.name: tool for tool in self._connections[place].tools(only)}
         if missing := sorted(set(only) - set(known)):
             raise ValueError(f"only={tuple(only)}: the server has no {', '.join(missing)}")
         self._tools, self._price = known, price
