@@ -509,7 +509,7 @@ def stub(monkeypatch):
     """A module `mcp` whose clients do what `stub.script` says: the text of an answer, an exception, or "hang"."""
     stub = types.SimpleNamespace(script=[], started=0, ended=0, StdioServerParameters=lambda **_: None)
     stub.stdio_client = lambda program: "transport"
-    stub.schemas = {"ask": {}}  # name of a tool -> its arguments
+    stub.schemas, stub.cursors = {"ask": {}}, [None]  # name of a tool -> its arguments; cursor of each page of tools
 
     class Client:
         def __init__(self, server):
@@ -531,8 +531,9 @@ def stub(monkeypatch):
                 await asyncio.sleep(60)
             return said
 
-        async def list_tools(self):
+        async def list_tools(self, *, cursor=None):
             await self.say()
+            page = stub.cursors.index(cursor)
             return types.SimpleNamespace(
                 tools=[
                     types.SimpleNamespace(
@@ -542,8 +543,9 @@ def stub(monkeypatch):
                             "inputSchema": {"properties": stub.schemas[name], "required": list(stub.schemas[name])}
                         },
                     )
-                    for name in stub.schemas
+                    for name in list(stub.schemas)[page :: len(stub.cursors)]
                 ],
+                next_cursor=[*stub.cursors, None][page + 1],
             )
 
         async def call_tool(self, name, arguments):
@@ -650,3 +652,21 @@ def test_an_mcp_tool_that_is_not_offered_may_have_any_arguments(stub):
 
     stub.schemas, stub.script = {"odd": {"x": {}}, "ask": {"x": {"type": "string"}}}, ["start", "tools"]
     assert list(McpUser(url="http://here", only=("ask",))._tools) == ["ask"]
+
+
+def test_all_pages_of_an_mcp_servers_tools_are_read(stub):
+    from rl_jax.envs.text.adapters.mcp import McpUser
+
+    stub.schemas, stub.cursors = {name: {} for name in "abcde"}, [None, "2", ""]  # an empty cursor is one, too
+    stub.script = ["start", "page", "page", "page"]
+    assert set(McpUser(url="http://here")._tools) == set("abcde") and not stub.script
+    stub.script = ["page", StubError(-32000), "start", "page", "page", "page"]  # lost between two pages
+    assert set(McpUser(url="http://here", only=("c", "e"))._tools) == {"c", "e"} and not stub.script
+
+
+def test_an_mcp_server_that_names_the_same_page_again_is_refused(stub):
+    from rl_jax.envs.text.adapters.mcp import McpUser
+
+    stub.cursors, stub.script = [None, "2", "2"], ["start", *["page"] * 9]
+    with pytest.raises(ValueError, match="the MCP server http://here: its pages of tools do not end: '2' again"):
+        McpUser(url="http://here")

@@ -118,14 +118,28 @@ class Connection:
         """The server's tools; those named in `only`, if any are.
 
         Raises:
-          ValueError: if one of these has an argument without a plain type.
+          ValueError: if one of these has an argument without a plain type, or the server's pages of tools do not end.
           ToolFailed: if the server does not answer, after a new connection too.
         """
         try:
-            found = self._ask(lambda client: client.list_tools())
+            found = self._pages()
         except ToolFailed:
-            found = self._ask(lambda client: client.list_tools())
-        return [self._tool(one) for one in found.tools if not only or one.name in only]
+            found = self._pages()
+        return [self._tool(one) for one in found if not only or one.name in only]
+
+    def _pages(self) -> list:
+        """The tools of all pages, as the server describes them."""
+        cursors, found = [None], []
+        while True:
+            page = self._ask(lambda client: client.list_tools(cursor=cursors[-1]))
+            found += page.tools
+            if page.next_cursor is None:
+                return found
+            if page.next_cursor in cursors:
+                raise ValueError(
+                    f"the MCP server {self._name}: its pages of tools do not end: {page.next_cursor!r} again"
+                )
+            cursors.append(page.next_cursor)
 
     def _tool(self, found: Any) -> Tool:
         given = found.model_dump(by_alias=True, mode="json").get("inputSchema") or {}
