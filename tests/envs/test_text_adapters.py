@@ -298,14 +298,48 @@ def test_a_task_of_verifiers_scores_an_answer():
     assert said["no"].numbers == {"correct": 0.0, "length": 2.0} and said[right].numbers["correct"] == 1
 
 
-MADE = {"prompts": (), "read": 0}  # what the stand-in's taskset is made of, and how often it was read
+def make_chats():
+    """Two chats of verifiers' own messages; the reward looks at how many each of the roles said."""
+    import verifiers.v1 as vf
+    from verifiers.v1.types import AssistantMessage, UserMessage
+
+    class Talk(vf.Task[vf.TaskData, vf.State, vf.TaskConfig]):
+        @vf.reward
+        async def roles(self, trace) -> float:
+            wanted = ["system", "user", "assistant", "user", "assistant"]
+            return float([message.role for message in trace.messages] == wanted and trace.last_reply == "so")
+
+    class Chats(vf.Taskset[Talk, vf.TasksetConfig]):
+        def load(self):
+            for n in range(2):
+                chat = [UserMessage(content=f"Say {n}."), AssistantMessage(content="Hm"), UserMessage(content="Well?")]
+                yield Talk(vf.TaskData(prompt=chat, system_prompt="Be brief."), vf.TaskConfig())
+
+    return Chats(vf.TasksetConfig(id="chats"))
+
+
+def test_a_chat_of_verifiers_is_scored_as_it_is():
+    pytest.importorskip("verifiers.v1")
+    from rl_jax.envs.text.adapters.verifiers import Verifiers
+
+    env = Verifiers(taskset="tests.envs.test_text_adapters:make_chats")
+    assert [m["role"] for m in env.reset(record(0), 0)] == ["system", "user", "assistant", "user"]
+    assert asyncio.run(env.step("so")).reward == 1.0
+
+
+MADE = {"prompts": (), "system": None}  # what the stand-in's taskset is made of
 
 
 def make_stub():
-    """A taskset as verifiers has it, of MADE["prompts"]."""
-    MADE["read"] += 1
+    """A taskset as verifiers has it, of MADE["prompts"]; a task pays 1 and keeps the trace that it has scored."""
+
+    async def score(trace):
+        trace.rewards, trace.metrics = {"all": types.SimpleNamespace(value=1.0)}, {"length": 2}
+        MADE["trace"] = trace
+
     for prompt in MADE["prompts"]:
-        yield types.SimpleNamespace(data=types.SimpleNamespace(prompt=prompt, prompt_text=prompt, system_prompt=None))
+        data = types.SimpleNamespace(prompt=prompt, prompt_text="flat", system_prompt=MADE["system"])
+        yield types.SimpleNamespace(data=data, score=score)
 
 
 @pytest.fixture
@@ -323,11 +357,15 @@ def stub_verifiers(monkeypatch):
     modules["verifiers"].v1 = modules["verifiers.v1"]
     for name, module in modules.items():
         monkeypatch.setitem(sys.modules, name, module)
-    monkeypatch.setitem(MADE, "read", 0)
+    monkeypatch.setitem(MADE, "system", None)
     monkeypatch.setitem(MADE, "prompts", tuple(f"Say {n}." for n in range(40)))
     from rl_jax.envs.text.adapters import verifiers
 
     return verifiers
+
+
+def message(role, content, **more):
+    return types.SimpleNamespace(role=role, content=content, **more)
 
 
 STUB = "tests.envs.test_text_adapters:make_stub"
@@ -359,6 +397,43 @@ def test_tasks_that_cannot_be_held_out_are_refused(stub_verifiers, monkeypatch):
         monkeypatch.setitem(MADE, "prompts", prompts)
         with pytest.raises(ValueError, match=f"{len(set(prompts))} distinct prompts among .* of at least 2"):
             stub_verifiers.Verifiers(taskset=STUB)
+
+
+def test_a_chat_of_verifiers_is_read_message_by_message(stub_verifiers, monkeypatch):
+    """And scored so: a task may look at who said what."""
+    chats = []
+    for n in range(2):
+        parts = [types.SimpleNamespace(type="text", text=text) for text in ("1 +", f"{n}?")]
+        turns = message("system", "Be brief."), message("user", parts), message("assistant", "Hm", tool_calls=None)
+        chats.append([*turns, message("user", "Again?")])
+    monkeypatch.setitem(MADE, "prompts", chats)
+    monkeypatch.setitem(MADE, "system", "First.")
+    env = stub_verifiers.Verifiers(taskset=STUB)
+    told = env.reset(record(0), 0)
+    assert [(m["role"], m["content"]) for m in told if "1 +" not in m["content"]] == [
+        ("system", "First."), ("system", "Be brief."), ("assistant", "Hm"), ("user", "Again?")
+    ]  # fmt: skip
+    assert told[2]["content"] in ("1 +\n0?", "1 +\n1?") and told[2]["role"] == "user"
+    step = asyncio.run(env.step("so"))
+    nodes = MADE["trace"].nodes
+    assert [(node.message.role, node.parent, node.sampled) for node in nodes] == [
+        ("system", None, False), ("system", 0, False), ("user", 1, False), ("assistant", 2, False), ("user", 3, False),
+        ("assistant", 4, True),
+    ]  # fmt: skip
+    assert nodes[-1].message.content == "so" and nodes[2].message in [chat[1] for chat in chats] and step.reward == 1.0
+
+
+@pytest.mark.parametrize(
+    "unseen",
+    [
+        message("user", [types.SimpleNamespace(type="image_url", image_url="x")]),
+        message("assistant", None, tool_calls=["call"]),
+    ],
+)
+def test_what_a_model_would_not_see_of_a_chat_is_refused(stub_verifiers, monkeypatch, unseen):
+    monkeypatch.setitem(MADE, "prompts", ["fine", [unseen, message("user", "What is it?")]])
+    with pytest.raises(ValueError, match="task 1: .* is of texts"):
+        stub_verifiers.Verifiers(taskset=STUB)
 
 
 # --- openenv ----------------------------------------------------------------------------------------------------------

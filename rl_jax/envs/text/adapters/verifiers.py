@@ -9,7 +9,7 @@ not scored, as in its own offline scoring.
 
 import itertools
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rl_jax.core.binding import resolve
@@ -21,7 +21,12 @@ from rl_jax.tasks.record_files import share_of
 def _split(taskset: str, most: int, test_share: float) -> tuple[list, list]:
     """(train, test): the tasks whose prompts have the smallest hashes are held out, at least one, and never all."""
     tasks = list(itertools.islice(iter(resolve(taskset)()), most))
-    shares = [share_of(json.dumps(_messages(task.data))) for task in tasks]
+    shares = []
+    for place, task in enumerate(tasks):
+        try:
+            shares.append(share_of(json.dumps([_message(said) for said in _chat(task.data)])))
+        except ValueError as error:
+            raise ValueError(f"taskset={taskset!r}, task {place}: {error}") from error
     bounds = sorted(set(shares))
     if len(bounds) < 2:
         raise ValueError(
@@ -33,10 +38,26 @@ def _split(taskset: str, most: int, test_share: float) -> tuple[list, list]:
     return tuple([task for task, out in zip(tasks, held_out, strict=True) if out is test] for test in (False, True))
 
 
-def _messages(data: Any) -> list[dict[str, str]]:
-    """What the model reads of a task."""
-    system = [{"role": "system", "content": data.system_prompt}] if data.system_prompt else []
-    return [*system, {"role": "user", "content": data.prompt_text}]
+def _chat(data: Any) -> list:
+    """What a task asks, as verifiers' messages."""
+    from verifiers.v1.types import SystemMessage, UserMessage
+
+    system = [SystemMessage(content=data.system_prompt)] if data.system_prompt else []
+    is_chat = isinstance(data.prompt, Sequence) and not isinstance(data.prompt, str)
+    return [*system, *(data.prompt if is_chat else [UserMessage(content=data.prompt or "")])]
+
+
+def _message(said: Any) -> dict[str, str]:
+    """A message of verifiers as the model reads it.
+
+    Raises:
+      ValueError: if it has more than text.
+    """
+    parts = said.content if isinstance(said.content, list) else []
+    if getattr(said, "tool_calls", None) or any(part.type != "text" for part in parts):
+        raise ValueError(f"the {said.role}'s message has images or calls of tools; what a model reads here is of texts")
+    content = "\n".join(part.text for part in parts) if parts else said.content
+    return {"role": said.role, "content": content or ""}
 
 
 class Verifiers:
@@ -66,21 +87,25 @@ class Verifiers:
             )
         tasks, number = (self._test, number - FIRST_TEST) if number >= FIRST_TEST else (self._train, number)
         self._task = tasks[number % len(tasks)]
-        return _messages(self._task.data)
+        return [_message(said) for said in _chat(self._task.data)]
 
     async def step(self, said: str) -> Step:
         """The end, with the sum of the task's weighted rewards."""
         from verifiers.v1.graph import MessageNode
         from verifiers.v1.trace import AgentInfo, TraceTask
-        from verifiers.v1.types import AssistantMessage, UserMessage
+        from verifiers.v1.types import AssistantMessage
 
         data = self._task.data
-        asked = MessageNode(parent=None, message=UserMessage(content=data.prompt_text), sampled=False)
-        answered = MessageNode(parent=0, message=AssistantMessage(content=said), sampled=True)
+        messages = [*_chat(data), AssistantMessage(content=said)]
+        last = len(messages) - 1
+        nodes = [
+            MessageNode(parent=place - 1 if place else None, message=message, sampled=place == last)
+            for place, message in enumerate(messages)
+        ]
         trace = self._vf.Trace(
             task=TraceTask(type=type(self._task).__name__, data=data),
             agent=AgentInfo(config=self._vf.AgentConfig()),
-            nodes=[asked, answered],
+            nodes=nodes,
             is_completed=True,
         )
         await self._task.score(trace)
