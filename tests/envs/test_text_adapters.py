@@ -324,10 +324,10 @@ def test_a_chat_of_verifiers_is_scored_as_it_is():
 
     env = Verifiers(taskset="tests.envs.test_text_adapters:make_chats")
     assert [m["role"] for m in env.reset(record(0), 0)] == ["system", "user", "assistant", "user"]
-    assert asyncio.run(env.step("so")).reward == 1.0
+    assert asyncio.run(copy.deepcopy(env).step("so")).reward == 1.0 == asyncio.run(env.step("so")).reward
 
 
-MADE = {"prompts": (), "system": None}  # what the stand-in's taskset is made of
+MADE = {"prompts": (), "system": None, "read": 0}  # what the stand-in's taskset is made of; how often it was read
 
 
 def make_stub():
@@ -337,6 +337,7 @@ def make_stub():
         trace.rewards, trace.metrics = {"all": types.SimpleNamespace(value=1.0)}, {"length": 2}
         MADE["trace"] = trace
 
+    MADE["read"] += 1
     for prompt in MADE["prompts"]:
         data = types.SimpleNamespace(prompt=prompt, prompt_text="flat", system_prompt=MADE["system"])
         yield types.SimpleNamespace(data=data, score=score)
@@ -358,10 +359,13 @@ def stub_verifiers(monkeypatch):
     for name, module in modules.items():
         monkeypatch.setitem(sys.modules, name, module)
     monkeypatch.setitem(MADE, "system", None)
+    monkeypatch.setitem(MADE, "read", 0)
     monkeypatch.setitem(MADE, "prompts", tuple(f"Say {n}." for n in range(40)))
     from rl_jax.envs.text.adapters import verifiers
 
-    return verifiers
+    verifiers.split.cache_clear()
+    yield verifiers
+    verifiers.split.cache_clear()
 
 
 def message(role, content, **more):
@@ -381,10 +385,21 @@ def test_no_task_of_the_evaluation_is_trained(stub_verifiers, monkeypatch):
     train, test = prompts_of(env, 0, 200), prompts_of(env, 10**9, 200)
     assert not train & test and train | test == set(MADE["prompts"]) and 4 <= len(test) <= 16
     monkeypatch.setitem(MADE, "prompts", MADE["prompts"][::-1] + MADE["prompts"][:7])
+    stub_verifiers.split.cache_clear()
     again = stub_verifiers.Verifiers(taskset=STUB, test_share=0.25)
     assert prompts_of(again, 10**9, 200) == test and prompts_of(again, 0, 200) == train
     few = stub_verifiers.Verifiers(taskset=STUB, test_share=1e-9)
     assert len(prompts_of(few, 10**9, 200)) == 1 and len(prompts_of(few, 0, 200)) == 39
+
+
+def test_a_taskset_is_read_once_in_a_process(stub_verifiers):
+    """There is an environment for each episode of a step."""
+    envs = [stub_verifiers.Verifiers(taskset=STUB) for _ in range(3)]
+    assert MADE["read"] == 1 and len(prompts_of(envs[2], 0, 200)) > 30
+    copied = copy.deepcopy(envs[0])  # for an episode that branches: without the tasks
+    assert copied.reset(record(1), 0) == envs[1].reset(record(1), 0)
+    stub_verifiers.Verifiers(taskset=STUB, most=7)
+    assert MADE["read"] == 2
 
 
 def test_tasks_that_cannot_be_held_out_are_refused(stub_verifiers, monkeypatch):
@@ -395,6 +410,7 @@ def test_tasks_that_cannot_be_held_out_are_refused(stub_verifiers, monkeypatch):
         stub_verifiers.Verifiers(taskset=STUB).reset({"prompt": "2+2?"}, 3)
     for prompts in ((), ("Say 1.",), ("Say 1.", "Say 1.")):
         monkeypatch.setitem(MADE, "prompts", prompts)
+        stub_verifiers.split.cache_clear()
         with pytest.raises(ValueError, match=f"{len(set(prompts))} distinct prompts among .* of at least 2"):
             stub_verifiers.Verifiers(taskset=STUB)
 

@@ -7,6 +7,7 @@ Harnesses, runtimes and tool servers of verifiers are left out: they speak to a 
 not scored, as in its own offline scoring.
 """
 
+import functools
 import itertools
 import json
 from collections.abc import Mapping, Sequence
@@ -18,7 +19,8 @@ from rl_jax.envs.text.protocol import Step
 from rl_jax.tasks.record_files import share_of
 
 
-def _split(taskset: str, most: int, test_share: float) -> tuple[list, list]:
+@functools.cache  # there are as many environments as a step has episodes
+def split(taskset: str, most: int, test_share: float) -> tuple[list, list]:
     """(train, test): the tasks whose prompts have the smallest hashes are held out, at least one, and never all."""
     tasks = list(itertools.islice(iter(resolve(taskset)()), most))
     shares = []
@@ -71,12 +73,12 @@ class Verifiers:
     """
 
     def __init__(self, *, taskset: str, most: int = 10_000, test_share: float = 0.1):
-        import verifiers.v1 as vf
+        import verifiers.v1  # noqa: F401 - an error here, not in an episode
 
         if not 0 < test_share < 1:
             raise ValueError(f"test_share={test_share} must be between 0 and 1")
-        self._vf = vf
-        self._train, self._test = _split(taskset, most, test_share)
+        self._source = taskset, most, test_share  # not the tasks: an episode that branches copies its environment
+        split(*self._source)
 
     def reset(self, record: Mapping[str, Any], seed: int):
         """The task's prompt."""
@@ -85,12 +87,14 @@ class Verifiers:
             raise ValueError(
                 "the record's info has no number: set config.task.name to rl_jax.envs.text.adapters.problems:load"
             )
-        tasks, number = (self._test, number - FIRST_TEST) if number >= FIRST_TEST else (self._train, number)
+        train, test = split(*self._source)
+        tasks, number = (test, number - FIRST_TEST) if number >= FIRST_TEST else (train, number)
         self._task = tasks[number % len(tasks)]
         return [_message(said) for said in _chat(self._task.data)]
 
     async def step(self, said: str) -> Step:
         """The end, with the sum of the task's weighted rewards."""
+        import verifiers.v1 as vf
         from verifiers.v1.graph import MessageNode
         from verifiers.v1.trace import AgentInfo, TraceTask
         from verifiers.v1.types import AssistantMessage
@@ -102,9 +106,9 @@ class Verifiers:
             MessageNode(parent=place - 1 if place else None, message=message, sampled=place == last)
             for place, message in enumerate(messages)
         ]
-        trace = self._vf.Trace(
+        trace = vf.Trace(
             task=TraceTask(type=type(self._task).__name__, data=data),
-            agent=AgentInfo(config=self._vf.AgentConfig()),
+            agent=AgentInfo(config=vf.AgentConfig()),
             nodes=nodes,
             is_completed=True,
         )
