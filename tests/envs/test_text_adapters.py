@@ -334,7 +334,7 @@ def make_stub():
     """A taskset as verifiers has it, of MADE["prompts"]; a task pays 1 and keeps the trace that it has scored."""
 
     async def score(trace):
-        trace.rewards, trace.metrics = {"all": types.SimpleNamespace(value=1.0)}, {"length": 2}
+        trace.rewards, trace.metrics = {"all": types.SimpleNamespace(value=1.0)}, {"length": 2, "correct": 7.0}
         MADE["trace"] = trace
 
     MADE["read"] += 1
@@ -431,6 +431,7 @@ def test_a_chat_of_verifiers_is_read_message_by_message(stub_verifiers, monkeypa
     ]  # fmt: skip
     assert told[2]["content"] in ("1 +\n0?", "1 +\n1?") and told[2]["role"] == "user"
     step = asyncio.run(env.step("so"))
+    assert step.numbers == {"length": 2.0, "correct": 1.0}, "a metric of that name does not count as right"
     nodes = MADE["trace"].nodes
     assert [(node.message.role, node.parent, node.sampled) for node in nodes] == [
         ("system", None, False), ("system", 0, False), ("user", 1, False), ("assistant", 2, False), ("user", 3, False),

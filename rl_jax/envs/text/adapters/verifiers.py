@@ -63,7 +63,7 @@ def _message(said: Any) -> dict[str, str]:
 
 
 class Verifiers:
-    """One task an episode. numbers: correct (a reward of 1 or more), and the task's metrics.
+    """One task an episode. numbers: correct (a reward of 1 or more), and the task's other metrics.
 
     Args:
       taskset: "module:function" that makes a verifiers.v1.Taskset.
@@ -115,4 +115,4 @@ class Verifiers:
         await self._task.score(trace)
         reward = sum(found.value for found in trace.rewards.values() if found is not None)
         metrics = {name: float(value) for name, value in trace.metrics.items() if value is not None}
-        return Step(reward=float(reward), done=True, numbers={"correct": float(reward >= 1), **metrics})
+        return Step(reward=float(reward), done=True, numbers={**metrics, "correct": float(reward >= 1)})
