@@ -3,7 +3,8 @@
     python -m experiments.agents --config=configs/agents_libraries.py:reasoning --config.model.path=FOLDER
 
 Arguments: `reasoning` (reasoning-gym: all its tasks, a score below 1 pays nothing), `arena` (a game of TextArena),
-`verifiers` (a taskset: --config.agent.env.taskset=my_tasks:make), `openenv` (a server: --config.agent.env.url=URL),
+`verifiers` (a taskset: --config.agent.env.taskset=my_tasks:make; of its prompts --config.agent.env.test_share are held
+out for the evaluation), `openenv` (a server: --config.agent.env.url=URL),
 `mcp` (tools of a server: --config.agent.env.command="('python','server.py')", for a task with prompts of its own);
 `smoke`: seconds. Without a model folder the model is a small one of characters, from scratch.
 """
@@ -15,7 +16,7 @@ ADAPTERS = "rl_jax.envs.text.adapters"
 LIBRARIES = {
     "reasoning": ("reasoning:ReasoningGym", dict(tasks=(), threshold=1.0), 1, 2048, 512),
     "arena": ("arena:TextArena", dict(game="GuessTheNumber-v0-raw", players=1), 10, 768, 1024),
-    "verifiers": ("verifiers:Verifiers", dict(taskset="MODULE:FUNCTION"), 1, 1024, 512),
+    "verifiers": ("verifiers:Verifiers", dict(taskset="MODULE:FUNCTION", test_share=0.1), 1, 1024, 512),
     "openenv": ("openenv:OpenEnv", dict(url="http://localhost:8000", observation=""), 8, 512, 1024),
     "mcp": ("mcp:McpUser", dict(command=(), url="", price=0.0), 4, 512, 1024),
 }
