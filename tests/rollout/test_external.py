@@ -104,6 +104,8 @@ def serving(handle, **others):
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             server.seen.append((self.path, self.headers["Content-Type"], body))
             found = others.get(self.path.strip("/"), handle)(body)
+            if body.get("top_k") == 0:  # as SGLang and older versions of vLLM
+                found = (400, b"top_k must be -1 (disable) or at least 1, got 0.")
             status, text = found if isinstance(found, tuple) else (200, json.dumps(found).encode())
             self.send_response(status or 200)
             self.send_header("Content-Type", "application/json")
@@ -173,6 +175,7 @@ def test_what_is_sent():
         logprobs=1, return_token_ids=True, return_tokens_as_token_ids=True, skip_special_tokens=False,
     )  # fmt: skip
     assert bodies == [constant] * len(LENGTHS)
+    assert {body["top_k"] for body in run(Serve(rollout_of()))[1]} == {-1}  # the default: all tokens
 
 
 def test_seeds_come_from_the_key():
@@ -596,8 +599,8 @@ def test_grpo_with_a_server(tmp_path, kind):
     assert asked == 3 * requests.get(kind, [])
 
 
-def stopping(rollout, stop_token, **changes):
-    """Serve, whose rows end at a token that completes the stop string, as vLLM's do."""
+def stopping(rollout, stop_token, named="stop_reason", **changes):
+    """Serve, whose rows end at a token that completes the stop string, as vLLM's do. named: the field with its text."""
     serve = Serve(rollout)
 
     def handle(body):
@@ -607,7 +610,8 @@ def stopping(rollout, stop_token, **changes):
                 end = choice["token_ids"].index(stop_token) + 1
                 choice["token_ids"] = choice["token_ids"][:end]
                 choice["logprobs"]["token_logprobs"] = choice["logprobs"]["token_logprobs"][:end]
-                choice |= {"finish_reason": "stop", "stop_reason": f"<{stop_token}>"} | changes
+                del choice["stop_reason"]
+                choice |= {"finish_reason": "stop", named: f"<{stop_token}>"} | changes
         return answer
 
     return handle
@@ -623,6 +627,8 @@ def test_stop_strings_are_sent_and_rows_end_there():
     found, bodies = run(stopping(expected, stop_token), stop_strings=(stop, "never"))
     assert_same(found, cut)
     assert all(body["stop"] == [stop, "never"] and body["include_stop_str_in_output"] for body in bodies)
+    found, _ = run(stopping(expected, stop_token, named="matched_stop"), stop_strings=(stop,))  # as SGLang
+    assert_same(found, cut)
     for changes in (dict(stop_reason="other"), dict(stop_reason=None), dict(finish_reason="abort")):
         with pytest.raises(RuntimeError, match="finish_reason is"):
             run(stopping(expected, stop_token, **changes), stop_strings=(stop,))

@@ -105,6 +105,7 @@ class OpenAIGenerate:
         self._fields = {"model": model} if model else {}
         self._fields |= {
             **sampling._asdict(),
+            "top_k": sampling.top_k or -1,  # off: SGLang and older versions of vLLM refuse 0
             "presence_penalty": 0.0,
             "frequency_penalty": 0.0,
             "stop_token_ids": list(self._eos_ids),
@@ -237,7 +238,8 @@ def read_answer(
 
     Args:
       answer: {"choices": n of {"index", "finish_reason", "stop_reason", "logprobs": {"token_logprobs", "tokens"},
-        "token_ids", "prompt_token_ids"}}; one of token_ids and tokens ("token_id:7") is enough.
+        "token_ids", "prompt_token_ids"}}; one of token_ids and tokens ("token_id:7") is enough. SGLang's stop_reason is
+        called matched_stop.
       requests: in the order of their index.
       vocab_size: V, of our model.
       eos_ids: ours.
@@ -292,7 +294,8 @@ def _completion(
         if token in eos_ids and t < len(tokens) - 1:
             refuse(f"token_ids[{t}]", f"is {token}, which ends a row, but more follow: stop_token_ids are ignored")
     reason = _reason(choice.get("finish_reason"), tokens, request.max_tokens, eos_ids)
-    if reason is None and choice.get("finish_reason") == "stop" and choice.get("stop_reason") in stop_strings:
+    stop_string = choice.get("stop_reason", choice.get("matched_stop"))  # of vLLM, of SGLang
+    if reason is None and choice.get("finish_reason") == "stop" and stop_string in stop_strings:
         reason = "stop" if len(tokens) <= request.max_tokens else None
     if reason is None:
         last = f"{len(tokens)} tokens of max_tokens={request.max_tokens}, the last {tokens[-1]}, eos_ids={eos_ids}"
