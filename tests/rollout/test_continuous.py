@@ -1,5 +1,7 @@
 """rollout/continuous.py: the same rows as the lockstep engine's, whatever the slots, the order and the disturbance."""
 
+import copy
+import dataclasses
 import functools
 from types import SimpleNamespace
 
@@ -204,6 +206,44 @@ def test_nothing_is_compiled_after_warm_up():
     assert len(traces) == warm[0] and engine.compile_count() <= warm[1]  # jax may have forgotten some, among many tests
 
 
+def test_rows_of_nan_leave_nothing_to_the_next_rows_of_their_slots():
+    """0 x nan is nan: what a row does not attend to must be finite, too, in slots, spare slots and stored prompts.
+
+    One token's embedding is nan: rows that read it are nan from there on, as in the lockstep engine, whose cache is new
+    at each call; the others are finite, whoever had their slot before.
+    """
+    model = make_transformer(dataclasses.replace(CONFIG, num_layers=1, tied_head=False))
+    good = model.init(jax.random.key(0))
+    tokens, mask = prompts(LENGTHS, WIDTH)
+    bad = copy.deepcopy(good)
+    bad["embed"]["embedding"] = good["embed"]["embedding"].at[tokens[1, -1]].set(np.nan)
+    options = dict(completion_length=LIMIT, group_size=GROUP, eos_ids=EOS[:2])
+    lockstep = jax.jit(make_generate(model, **options))
+    slots = dict(slots=4, sizes=(4, 1), prompt_length=WIDTH, chunk=4, steps=2, stored_prompts=2, prefill_rows=1)
+    generate = ContinuousGenerate(model, **slots, **options)
+
+    def check(params, key):
+        found, expected = generate(params, tokens, mask, key), lockstep(params, tokens, mask, key)
+        np.testing.assert_array_equal(found.batch.tokens, expected.batch.tokens)
+        np.testing.assert_allclose(found.raw_log_probs, expected.raw_log_probs, atol=1e-5)  # nan is nan
+        return np.isnan(found.raw_log_probs).any(axis=1)
+
+    for seed in range(2):
+        assert 0 < check(bad, jax.random.key(seed)).sum() < len(mask) * GROUP
+    check(jax.tree.map(lambda x: x * np.nan, good), jax.random.key(0))
+    assert not check(good, jax.random.key(0)).any()
+    engine, requests = generate.engine, requests_of(tokens, mask, group_size=1, max_tokens=LIMIT)
+    engine.submit([requests[1]._replace(max_tokens=3)], jax.random.key(0))
+    engine.step(bad)
+    engine.abort()  # a row that did not end has filled a slot, too
+    assert not check(good, jax.random.key(0)).any() and not engine._slots.spoilt
+    engine._slots.held, engine._slots.spoilt = {9: (0, tokens[0])}, True
+    for held in (True, False):  # until it is let go a row that is held may be such a one
+        engine._clean()
+        assert engine._slots.spoilt == held
+        engine._slots.held = {}
+
+
 @pytest.mark.slow
 def test_new_params_between_steps():
     engine, old, new = _engine(), random_params(), random_params(seed=1)
@@ -236,6 +276,8 @@ def test_buffers_are_made_in_their_shards(monkeypatch):
     params = jax.eval_shape(TINY.init, jax.random.key(0))
     state = engine.programs.init_state(8, params)
     store = engine.programs.init_store(4, 8, params)
+    state = engine.programs.clean_state(state, np.zeros(8, bool))
+    store = engine.programs.clean_store(store, np.zeros(4, bool))
     heads = CONFIG.num_kv_heads // 2
     for tree, rows in ((state.cache, 4), (store.cache, 4)):
         for leaf in jax.tree.leaves(tree):

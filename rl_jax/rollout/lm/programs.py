@@ -326,6 +326,8 @@ class EnginePrograms:
         self.decode_steps = program(decode_steps, 1, (of_state, everywhere, everywhere))
         self.compact = program(compact, (), of_state)
         self.grow = program(grow, 0, of_state)
+        # Not compiled ahead, and not counted: a run whose rows are finite has no use for them.
+        self.clean_state, self.clean_store = program(clean, 0, of_state), program(clean, 0, of_store)
         self.routes = program(make_routes(model), (), everywhere) if model.routes else None
         unstack = for_decoding(model)
         self.unstack = jax.jit(unstack) if unstack else None
@@ -384,6 +386,11 @@ def _beside(tree, params):
 def grow(large: State, small: State) -> State:
     """`large` with its first slots replaced by those of `small`."""
     return jax.tree.map(lambda x, y: jax.lax.dynamic_update_slice(x, y, (0,) * x.ndim), large, small)
+
+
+def clean(rows: State | Store, kept: chex.Array) -> State | Store:
+    """The buffers with zeros in the rows that are not kept; kept: bool [S] or [N]."""
+    return jax.tree.map(lambda x: jnp.where(kept.reshape(-1, *[1] * (x.ndim - 1)), x, jnp.zeros_like(x)), rows)
 
 
 def _uniforms(rows: SlotRows, number: int) -> chex.Array:

@@ -16,6 +16,7 @@ class Slots:
       requests: the request in each slot, None if it is empty.
       held: index of a request -> (slot, its whole context), for slots that keep the cache of a row that has ended.
       version: int. Of the policy that draws the next tokens.
+      spoilt: bool. Whether a row that is gone had log-probs that are not finite, so that its cache may be neither.
 
     Args:
       size: number of slots.
@@ -45,6 +46,7 @@ class Slots:
         self._versions: list[list[np.ndarray]] = [[] for _ in range(size)]  # of each part's tokens
         self.version = 0
         self.held: dict[int, tuple[int, np.ndarray]] = {}
+        self.spoilt = False
 
     @property
     def size(self) -> int:
@@ -126,6 +128,7 @@ class Slots:
         """Frees a slot and returns its completion, or the first `cut` tokens of it."""
         columns = (np.concatenate(column)[:cut] for column in zip(*self._parts[slot], strict=True))
         request = self.requests[slot]
+        self.spoilt |= not all(np.isfinite(part.raw_log_probs).all() for part in self._parts[slot])
         completion = Completion(request, *columns, reason, np.concatenate(self._versions[slot])[:cut])
         if self._routes_of is not None and reason != "aborted":  # what goes on after an abort is computed anew
             completion = completion._replace(routes=self._routes(slot, len(request.prompt) + len(completion.tokens)))
