@@ -185,6 +185,27 @@ def test_slurm_starts_a_trainer_and_a_sampler_on_each_other_node(nodes, numbered
     assert "no command" in run(["bash", ROLES_SLURM], PATH=path).stderr
 
 
+@pytest.mark.parametrize(
+    ("status", "restarts", "requeued"),
+    [(0, "", False), (stops.STOPPED, "", False), (1, "", True), (9, "4", True), (9, "5", False)],
+)
+def test_slurm_queues_a_job_again_whose_process_has_died(status, restarts, requeued, fakes, tmp_path):
+    """Slurm itself does so only after a node has failed or the job was preempted."""
+    (tmp_path / "venv/bin").mkdir(parents=True)
+    (tmp_path / "venv/bin/activate").touch()
+    path, read = fakes
+    folder = Path(path.partition(os.pathsep)[0])
+    (folder / "scontrol").write_text((folder / "gcloud").read_text().replace("gcloud", "scontrol"))
+    (folder / "scontrol").chmod(0o755)
+    (folder / "srun").write_text(f"#!/usr/bin/env bash\nexit {status}\n")
+    where = dict(PATH=path, VENV=str(tmp_path / "venv"), SLURM_NNODES="2", SLURM_JOB_ID="17")
+    found = run(["bash", ROLES_SLURM, "x"], **where, **({"SLURM_RESTART_COUNT": restarts} if restarts else {}))
+    assert found.returncode == status and read() == [["scontrol", "requeue", "17"]] * requeued
+    assert ("5 times" in found.stderr) == (restarts == "5")
+    directives = [line.split()[1] for line in ROLES_SLURM.read_text().splitlines() if line.startswith("#SBATCH")]
+    assert "--requeue" in directives  # without it scontrol refuses
+
+
 def test_the_job_set_of_an_asynchronous_run_has_both_roles():
     values = {"NAME": "rl", "IMAGE": "host/i:1", "BUCKET": "b", "CONFIG": "configs/grpo_async.py", "MESH": "fsdp:8"}
     text = ROLES_JOBSET.read_text()
