@@ -105,7 +105,9 @@ archive="$scratch/rl_jax.tar.gz"
 tpu scp "$archive" "$name:rl_jax.tar.gz" --worker=all
 
 # The image's Python is older than 3.11, so uv brings one; what is installed already is not installed again.
-everywhere "set -e; mkdir -p rl_jax; tar -xzf rl_jax.tar.gz -C rl_jax; cd rl_jax; \
+# The files that were unpacked before go first, and nothing else: one that has been deleted here would be imported there.
+everywhere "set -e; mkdir -p rl_jax; [ ! -e rl_jax.files ] || (cd rl_jax && xargs -r -d '\\n' rm -f -- <../rl_jax.files); \
+tar --quoting-style=literal -xvzf rl_jax.tar.gz -C rl_jax >rl_jax.files; cd rl_jax; \
 python3 -m pip install --quiet --user uv; export PATH=\$HOME/.local/bin:\$PATH; \
 [ -d .venv ] || uv venv --quiet --python 3.11 .venv; uv pip install --quiet --python .venv -e '.[tpu]'"
 if [ -n "$bucket" ]; then

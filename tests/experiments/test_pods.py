@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import shutil
 import string
 import subprocess
 import sys
@@ -84,13 +85,22 @@ def test_a_pod_is_made_filled_and_run_on_every_worker(fakes, tmp_path):
     sent = [word.removeprefix("--command=") for call in calls[3:] for word in call if word.startswith("--command=")]
     assert ".[tpu]" in sent[0] and "gcsfuse" in sent[1]
     home = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
+    with tarfile.open(tmp_path / "archive.tar.gz") as archive:
+        names = set(archive.getnames())
+    for name in ("rl_jax/deleted here.py", "out/log"):
+        (tmp_path / "rl_jax" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "rl_jax" / name).touch()
+    (tmp_path / "rl_jax.files").write_text("rl_jax/deleted here.py\nno longer there.py\nrl_jax/__init__.py\n")
+    shutil.copy(tmp_path / "archive.tar.gz", tmp_path / "rl_jax.tar.gz")
+    assert run(["bash", "-c", "cd && " + sent[0].partition("cd rl_jax;")[0]], **home).returncode == 0
+    assert not (tmp_path / "rl_jax/rl_jax/deleted here.py").exists()  # of the checkout that was unpacked before
+    assert all((tmp_path / "rl_jax" / name).exists() for name in ["out/log", "rl_jax/__init__.py", "pyproject.toml"])
+    assert set((tmp_path / "rl_jax.files").read_text().splitlines()) == names
     missing = run(["bash", "-c", f"cd && {sent[1]}"], **home)
     assert missing.returncode == 1 and "gcsfuse is missing on this worker" in missing.stderr
     assert shlex.split(sent[2].partition("activate && ")[2]) == [*COMMAND, "--distributed=auto"]
     for text in sent:  # each is a script of its own
         assert run(["bash", "-n", "-c", text]).stderr == ""
-    with tarfile.open(tmp_path / "archive.tar.gz") as archive:
-        names = set(archive.getnames())
     assert {"rl_jax/__init__.py", "experiments/grpo.py", "pyproject.toml", "requirements.txt"} <= names
     assert not any(name.startswith((".git/", "runs/", ".venv")) for name in names)
 
