@@ -293,5 +293,5 @@ def write_config(config: TransformerConfig) -> dict[str, Any]:
 def same_numbers(config: TransformerConfig) -> TransformerConfig:
     """`config` with default policies, since a config.json does not contain them."""
     return dataclasses.replace(
-        config, dtype="float32", param_dtype="float32", remat="none", attention="dot_product"
+        config, dtype="float32", param_dtype="float32", remat="none", attention="dot_product", unroll=0
     )
