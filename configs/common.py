@@ -54,6 +54,7 @@ def transformer(**changes) -> ConfigDict:
         mlp_dim=256,
         num_experts=0,  # 0: a dense MLP
         experts_per_token=0,
+        qk_norm=False,  # of queries and keys, as in Qwen3; a mixture without it cannot be exported
         replay_routes=False,  # scoring and training run the experts that ran in sampling (R3)
         tied_head=True,
         rope_theta=10_000.0,

@@ -109,6 +109,7 @@ MODEL = {
     "model.mlp_dim": "Inner width of the MLP.",
     "model.num_experts": "Experts of a mixture in each layer, each an MLP of mlp_dim. 0: one dense MLP.",
     "model.experts_per_token": "How many experts run for a token.",
+    "model.qk_norm": "An RMSNorm over each head's query and key. experiments.export takes a mixture only with it.",
     "model.replay_routes": "Scoring and training run the experts that ran in sampling. Not with packed rows.",
     "model.tied_head": "Share the embedding's weights with the output head.",
     "model.rope_theta": "Base of the rotary frequencies.",

@@ -11,9 +11,10 @@ import pytest
 from experiments import grpo, sft
 from experiments.export import card, cli, tokenizer_files
 from experiments.parts import hub
-from experiments.parts.setup import load_params, make_setup
+from experiments.parts.setup import load_params, make_setup, model_config
 from rl_jax import tokenizers
 from rl_jax.core.types import TokenBatch
+from rl_jax.models.hf import families
 from tests.experiments import hub_server, small
 from tests.experiments.shared_programs import share_programs, sharing  # noqa: F401  fixtures
 from tests.experiments.small import kept_signals  # noqa: F401  a fixture
@@ -144,6 +145,15 @@ def test_a_model_from_scratch_opens_in_transformers_with_its_characters(tmp_path
     cli.write_folder(tmp_path / "run", tmp_path / "stopped")
     card_text = (tmp_path / "stopped" / "README.md").read_text()
     assert "- steps: 1" in card_text and "after step 2" not in card_text
+
+
+def test_a_mixture_from_scratch_is_a_qwen3_if_it_has_its_norms(tmp_path):
+    """No family has experts and no norms of queries and keys."""
+    experts = dict(model__num_experts=4, model__experts_per_token=2)
+    model = model_config(make_setup(small.config(tmp_path, model__qk_norm=True, **experts)))
+    assert families.write_config(model)["model_type"] == "qwen3_moe"
+    with pytest.raises(ValueError, match="qwen3_moe does not support qk_norm=False"):
+        families.write_config(model_config(make_setup(small.config(tmp_path, **experts))))
 
 
 WRITTEN = {
