@@ -9,6 +9,7 @@ from experiments.parts.prompt_limits import cuts, prompt_of
 from experiments.parts.setup import Setup
 from rl_jax.core.types import TokenBatch
 from rl_jax.data import pipeline
+from rl_jax.data.checks import RECORDED
 from rl_jax.experience.prompt import info_of
 from rl_jax.preferences.encode import encode_preferences, rows_of
 from rl_jax.training import distributed
@@ -85,8 +86,8 @@ def _encode_recorded(setup: Setup, records: list[dict]) -> tuple[TokenBatch, np.
 
 
 def _turns(record: dict) -> dict:
-    """The turns of a recorded episode, from the record's info, if it is one."""
-    return {"turns": turns} if "turns" in record.get("info", "") and (turns := info_of(record).get("turns")) else {}
+    """The turns of a recorded episode, from the record's info, if it is one: a column `turns` of a user's is none."""
+    return {"turns": turns} if RECORDED in record.get("info", "") and (turns := info_of(record).get(RECORDED)) else {}
 
 
 def whole_text(tokenizer) -> Callable[[Sequence[int]], str]:

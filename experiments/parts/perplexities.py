@@ -11,6 +11,7 @@ from experiments.parts.judges.base import in_batches
 from experiments.parts.setup import Setup
 from experiments.parts.training import jit_score
 from rl_jax.core.types import Params
+from rl_jax.data.checks import RECORDED
 from rl_jax.envs.text.recorded import play
 from rl_jax.envs.text.world import World
 from rl_jax.selection.hardest import perplexity
@@ -31,7 +32,7 @@ def of_known_answers(setup: Setup, params: Params, records: Sequence[dict], env:
     for record in records:
         info = json.loads(record["info"])
         turns = play(env, record["prompt"], info, random.Random(0), 1.0)
-        told.append(record | {"completion": turns[-1], "info": json.dumps(info | {"turns": turns})})
+        told.append(record | {"completion": turns[-1], "info": json.dumps(info | {RECORDED: turns})})
     batch, mask = encode_sft(setup, told)
     size = setup.config.sample.prompts_per_step * setup.config.sample.group_size
     log_probs = in_batches(setup, lambda *given: score(*given).log_probs, params, batch, size)

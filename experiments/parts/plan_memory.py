@@ -13,6 +13,7 @@ import numpy as np
 
 from experiments.parts import turn_signals
 from experiments.parts.setup import Setup
+from rl_jax.data.checks import RECORDED
 from rl_jax.experience import a_star
 from rl_jax.experience.episode import Ask
 from rl_jax.experience.prompt import info_of
@@ -113,7 +114,7 @@ def demonstrated(setup: Setup, count: int, above: float) -> list[a_star.Plan]:
             break
         info = info_of(source[place])
         if sum(info["turn_rewards"]) > above:
-            said = (np.asarray(encode(text, eos=True), np.int32) for text in info["turns"][::2])
+            said = (np.asarray(encode(text, eos=True), np.int32) for text in info[RECORDED][::2])
             found.append(tuple(ids.tobytes() for ids in said))
     return found
 

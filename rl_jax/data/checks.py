@@ -5,6 +5,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 ROLES = ("system", "user", "assistant", "tool")
+RECORDED = "recorded_turns"  # of a record's info, by our own tasks alone: what a model said and read, in turn
 
 
 class Problem(ValueError):
@@ -81,6 +82,16 @@ def check_names(raw: Mapping, known: Sequence[str], where: str | None = None) ->
         near = [] if name in known else difflib.get_close_matches(name, absent, n=1, cutoff=0.8)
         if near:
             raise Problem(f"unknown field: did you mean {near[0]!r}?", f"{where}.{name}" if where else name)
+
+
+def refuse_recorded(raw: Mapping) -> None:
+    """Checks that a file has no column with the name of recorded episodes: it would replace what is learned.
+
+    Raises:
+      Problem: if it has one.
+    """
+    if RECORDED in raw:
+        raise Problem("the name is kept for the episodes of the library's own tasks: rename the column", RECORDED)
 
 
 def need(raw: Mapping, field: str):

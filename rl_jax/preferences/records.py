@@ -37,6 +37,7 @@ from rl_jax.data.checks import (
     kind_of,
     need,
     number,
+    refuse_recorded,
     same_text,
     shared,
     typed,
@@ -71,6 +72,7 @@ def parse(kind: str, raw: Mapping, *, marker: str | None = None, sort_by_reward:
       Problem: if `raw` is not valid; names the field.
     """
     check_names(raw, FIELDS[kind])
+    refuse_recorded(raw)
     raw = {name: value for name, value in raw.items() if value is not None or name not in OPTIONAL.get(kind, ())}
     if kind == "pairs":
         record = _pair(raw, marker)

@@ -8,6 +8,7 @@ import json
 import random
 import re
 
+from rl_jax.data.checks import RECORDED
 from rl_jax.tasks import base
 from rl_jax.tokenizers import CharTokenizer
 
@@ -82,7 +83,7 @@ def _factor(rng: random.Random, digits: int) -> int:
 
 def _record(pair: tuple[int, int], turns: list[str] | None = None) -> dict[str, str]:
     """turns: of the model and of the environment in turn; the model begins and ends."""
-    info = {"answer": pair[0] * pair[1]} | ({"turns": turns} if turns else {})
+    info = {"answer": pair[0] * pair[1]} | ({RECORDED: turns} if turns else {})
     return {"prompt": f"{pair[0]}*{pair[1]}=", "completion": turns[-1] if turns else "", "info": json.dumps(info)}
 
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rl_jax.data import readers
-from rl_jax.data.checks import Problem, check_chat, check_names, check_text, kind_of
+from rl_jax.data.checks import Problem, check_chat, check_names, check_text, kind_of, refuse_recorded
 from rl_jax.tokenizers import plain_text
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".parquet")  # the files of a folder that are read
@@ -176,6 +176,7 @@ def parse(raw: Mapping, columns: Columns, *, name: str = "", system: str = "") -
         messages = check_chat(prompt, where)
     else:
         raise Problem(f"expected a text or a list of messages, found {kind_of(prompt)}", where)
+    refuse_recorded(raw)
     asked = messages or prompt
     if system and _role(messages[0]) != "system":
         messages = [{"role": "system", "content": system}, *messages]

@@ -66,6 +66,6 @@ def test_demonstrations_of_an_author_are_made_of_two_instructions(tmp_path):
     for one in records[6:]:
         assert one["prompt"][0] == "~" and one["prompt"].count("?") == 2 and one["completion"][-1] == "?"
         said, read = one["completion"][:-1].split(), one["prompt"][1:].replace("?", " ").split()
-        assert said and set(said) <= set(read) and "turns" not in json.loads(one["info"])
+        assert said and set(said) <= set(read) and "recorded_turns" not in json.loads(one["info"])
         assert all(task.tokenizer.decode(task.tokenizer.encode(text)) == text for text in (one["prompt"], "x41~"))
     assert evolving.instructions_in(records[6]["completion"]) == [records[6]["completion"]]

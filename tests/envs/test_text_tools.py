@@ -160,13 +160,13 @@ def test_a_broken_calculator_is_random_and_the_same_for_a_seed():
 
 def test_recorded_episodes_call_as_often_as_asked(tmp_path):
     made = task.load(digits=2, num_train=400, num_test=50, call_share=0.5, data_dir=str(tmp_path))
-    turns = [json.loads(made.data_source("sft_train")[i]["info"])["turns"] for i in range(400)]
+    turns = [json.loads(made.data_source("sft_train")[i]["info"])["recorded_turns"] for i in range(400)]
     called = [found for found in turns if found[0].startswith(CALL)]
     good = [found for found in called if re.fullmatch(r"\?\d+=", found[1])]
     assert 0.4 < len(called) / 400 < 0.6 and 0.3 < len(good) / len(called) < 0.7
     assert all(calculate(found[0].removeprefix(CALL)) == int(found[2]) for found in good)
     prompts = [{made.data_source(split)[i]["prompt"] for i in range(50)} for split in ("train", "test")]
-    assert not prompts[0] & prompts[1] and "turns" not in made.data_source("test")[0]["info"]
+    assert not prompts[0] & prompts[1] and "recorded_turns" not in made.data_source("test")[0]["info"]
     assert all(made.tokenizer.encode("".join(found)) for found in turns)
     with pytest.raises(ValueError, match="num_train=4000 and num_test=1000 must be 1 or more, at most 4900 in all"):
         task.load(digits=2, num_train=4000, num_test=1000)

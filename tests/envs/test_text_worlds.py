@@ -499,7 +499,7 @@ def test_recorded_episodes_are_a_task(tmp_path):
     warm, test = task.data_source("sft_train"), task.data_source("test")
     assert (len(warm), len(task.data_source("train")), len(test)) == (6, 6, 3)
     for k in range(6):
-        turns = json.loads(warm[k]["info"])["turns"]
+        turns = json.loads(warm[k]["info"])["recorded_turns"]
         assert len(turns) % 2 and warm[k]["completion"] == turns[-1]  # the model begins and ends
         task.tokenizer.encode(warm[k]["prompt"] + "".join(turns))
         env = maze.Maze(size=3)

@@ -35,7 +35,7 @@ def test_the_demonstrations_are_those_that_were_rewarded_as_the_policy_would_say
     assert plan_memory.asked(agents_rows.get_config("itool")) == set()
     turns = [["s eli", "4\n", "c4*7", "28\n", "=28"], ["=9"], ["c2*2", "4\n", "=4"]]
     earned = ([0, 0, 1.1], [0.0], [0, 1])
-    rows = [{"info": {"turns": said, "turn_rewards": paid}} for said, paid in zip(turns, earned, strict=True)]
+    rows = [{"info": {"recorded_turns": said, "turn_rewards": paid}} for said, paid in zip(turns, earned, strict=True)]
     codes = types.SimpleNamespace(encode_continuation=lambda text, eos: [*map(ord, text), 0] if eos else None)
     task = types.SimpleNamespace(tokenizer=codes, data_source=lambda split: rows if split == "sft_train" else None)
     setup = types.SimpleNamespace(config=config, task=task)

@@ -11,6 +11,7 @@ import pytest
 
 from rl_jax import tasks
 from rl_jax.data import checks, readers
+from rl_jax.preferences import records as preference_records
 from rl_jax.tasks import record_files, records
 from rl_jax.tasks.record_files import Columns, parse, parse_paths
 
@@ -46,6 +47,18 @@ def test_the_first_record_without_an_answer_is_named(tmp_path, load):
     task = load(write(tmp_path / "none.jsonl", [{"prompt": f"{i}", "gold": 1, "hard": 2} for i in range(9)]))
     assert task.reward_fn is None and task.no_reward.endswith("with: beside the prompt, one has 'gold', 'hard'")
     assert load(tmp_path / "none.jsonl", answer="gold").no_reward == ""
+
+
+def test_the_name_of_recorded_episodes_is_kept(tmp_path, load):
+    """What lies there is learned in place of the completion; `turns`, MT-Bench's name, is a column like others."""
+    rows = sums(5, completion="1")
+    task = load(write(tmp_path / "a.jsonl", [row | {"turns": ["q", "r"]} for row in rows]))
+    assert json.loads(rows_of(task, "sft_train")[0]["info"])["turns"] == ["q", "r"]
+    path = write(tmp_path / "b.jsonl", [*rows, rows[0] | {"recorded_turns": ["q"]}])
+    with pytest.raises(readers.DataError, match="b.jsonl, line 6, field 'recorded_turns': .*rename the column"):
+        load(path)
+    with pytest.raises(checks.Problem, match="rename the column"):
+        preference_records.parse("pairs", {"prompt": "p", "chosen": "a", "rejected": "b", "recorded_turns": 2})
 
 
 def rows_of(task, split):

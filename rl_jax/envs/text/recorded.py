@@ -16,6 +16,7 @@ from inspect import isclass, ismodule
 from typing import Any, NamedTuple
 
 from rl_jax.core.binding import resolve
+from rl_jax.data.checks import RECORDED
 from rl_jax.envs.text.world import World
 from rl_jax.selection import evolving
 from rl_jax.tasks import base
@@ -175,5 +176,5 @@ def play(env: World, prompt: str, info: dict, rng: random.Random, expert_share: 
 
 
 def _record(prompt: str, info: dict, said: Segment | None = None) -> dict[str, str]:
-    told = info | ({"turns": said.turns, "turn_rewards": said.rewards} if said else {})
+    told = info | ({RECORDED: said.turns, "turn_rewards": said.rewards} if said else {})
     return {"prompt": prompt, "completion": said.turns[-1] if said else "", "info": json.dumps(told)}
