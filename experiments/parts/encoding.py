@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from experiments.parts.prompt_limits import cuts, prompt_of
+from experiments.parts.prompt_limits import cuts, prompt_of, rule_of_preferences
 from experiments.parts.setup import Setup
 from rl_jax.core.types import TokenBatch
 from rl_jax.data import pipeline
@@ -56,14 +56,15 @@ def encode_sft(setup: Setup, records: list[dict]) -> tuple[TokenBatch, np.ndarra
     """
     settings = setup.config.rollout
     length = settings.completion_length
+    cut = cuts(setup.config) or rule_of_preferences(setup.config).choice == "cut"
     if "ids" in records[0]:
-        return _encode_recorded(setup, records)
+        return _encode_recorded(setup, records, cut)
     rows = pipeline.encode_sft(
         setup.task.tokenizer,
         [{"prompt": prompt_of(record), "completion": record["completion"], **_turns(record)} for record in records],
         prompt_buckets=settings.prompt_buckets,
         completion_length=length,
-        cut=cuts(setup.config),
+        cut=cut,
     )
     width = distributed.largest(rows["tokens"].shape[1])
     padding = {"tokens": setup.task.tokenizer.pad_id, "positions": 0, "segment_ids": 0}
@@ -71,7 +72,7 @@ def encode_sft(setup: Setup, records: list[dict]) -> tuple[TokenBatch, np.ndarra
     return batch, rows["completion_mask"][:, -length:]
 
 
-def _encode_recorded(setup: Setup, records: list[dict]) -> tuple[TokenBatch, np.ndarray]:
+def _encode_recorded(setup: Setup, records: list[dict], cut: bool) -> tuple[TokenBatch, np.ndarray]:
     """The same of sampled token ids, whose rows all have the largest bucket's width."""
     settings, pairs = setup.config.rollout, [record["ids"] for record in records]
     rows, _ = encode_preferences(
@@ -80,6 +81,7 @@ def _encode_recorded(setup: Setup, records: list[dict]) -> tuple[TokenBatch, np.
         prompt_buckets=(max(settings.prompt_buckets),),
         completion_length=settings.completion_length,
         responses=1,
+        truncate="left" if cut else "refuse",
     )
     rows = rows_of(rows)
     return TokenBatch(rows["tokens"], rows["positions"], rows["segment_ids"]), rows["completion_mask"]

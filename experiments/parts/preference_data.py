@@ -5,17 +5,19 @@ Records, and how they are read and encoded, are defined in rl_jax.preferences.
 
 import contextlib
 import difflib
+import functools
 import json
 from collections.abc import Iterator, Mapping
 
 import numpy as np
 from ml_collections import ConfigDict
 
-from experiments.parts import hub, refusals
+from experiments.parts import hub, prompt_limits, refusals
 from experiments.parts.packers import Packing
 from experiments.parts.setup import Setup
 from rl_jax import preferences
 from rl_jax.core.types import Packed, PreferenceBatch, TokenBatch
+from rl_jax.preferences import places
 from rl_jax.preferences.encode import layout
 from rl_jax.preferences.places import naming_place
 from rl_jax.preferences.records import take_responses
@@ -32,14 +34,17 @@ KINDS = {1: ("labels", "pairs"), 2: ("pairs", "rankings")}  # responses -> kinds
 def for_sft(setup: Setup, pairs: preferences.Preferences) -> Setup:
     """The setup whose task has the records of `pairs`: their best responses for SFT, their prompts for sampling.
 
+    Prompts over the widest bucket are refused, cut or dropped in SFT as the config says (prompt_limits).
+
     A task with records of its own keeps its prompts.
     """
     task = setup.task
-    limit = max(setup.config.rollout.prompt_buckets)
 
+    @functools.cache
     def data_source(split: str):
         if split == "sft_train":
-            return Best(pairs.data_source("train"), task.tokenizer, limit)
+            best, rule = Best(pairs.data_source("train"), task.tokenizer), prompt_limits.rule_of_preferences(setup.config)
+            return prompt_limits.limited_source(setup.config, task.tokenizer, best, split, rule)
         return Prompts(pairs.data_source(split)) if task.data_source is None else task.data_source(split)
 
     return setup._replace(task=task._replace(data_source=data_source))
@@ -88,6 +93,10 @@ class Prompts:
         info = json.dumps(_answer(record) | record.get("info", {}) | rest)
         return {"prompt": prompt, "completion": record.get("responses", [""])[0], "info": info} | rest
 
+    def place_of(self, index: int) -> str:
+        """Where a record comes from, for messages."""
+        return places.place_of(self._source, index)
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._source!r}, {len(self)} records)"
 
@@ -99,24 +108,20 @@ def _answer(record: Mapping) -> dict[str, str]:
 
 
 class Best(Prompts):
-    """The best responses as completions for SFT, of the records whose prompts have at most `limit` tokens.
+    """The best responses as completions for SFT. Of labelled responses only the desirable ones are used."""
 
-    Of labelled responses only the desirable ones are used.
-    """
-
-    def __init__(self, source, tokenizer, limit: int):
+    def __init__(self, source, tokenizer):
         super().__init__(source)
         self._kept = []
         for index in range(len(source)):
             record = source[index]
-            good = len(record["responses"]) > 1 or record["rewards"][0] > 0.5
-            prompt = record["prompt"]
-            with naming_place(source, index):
-                ids = prompt["ids"] if isinstance(prompt, Mapping) else tokenizer.encode(prompt, bos=True)
-                if not good or len(ids) > limit:
-                    continue
-                if isinstance(best := record["responses"][0], str) and hasattr(tokenizer, "alphabet"):
-                    tokenizer.encode(best)  # refused here, with its place; other tokenizers write any text
+            if len(record["responses"]) == 1 and record["rewards"][0] <= 0.5:
+                continue
+            if hasattr(tokenizer, "alphabet"):  # refused here, with its place; other tokenizers write any text
+                with naming_place(source, index):
+                    for text in (record["prompt"], record["responses"][0]):
+                        if isinstance(text, str):
+                            tokenizer.encode(text)
             self._kept.append(index)
 
     def __len__(self) -> int:
@@ -124,6 +129,10 @@ class Best(Prompts):
 
     def __getitem__(self, index: int) -> dict:
         return super().__getitem__(self._kept[index])
+
+    def place_of(self, index: int) -> str:
+        """Where a record comes from, for messages."""
+        return super().place_of(self._kept[index])
 
 
 def records_of(pairs: preferences.Preferences, split: str, responses: int, *, limit: int | None = None) -> list[dict]:

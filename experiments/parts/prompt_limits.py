@@ -4,18 +4,57 @@
     --config.rollout.long_prompts=drop     # they are left out
     --config.rollout.long_prompts=cut      # their ends are kept, behind a BOS
 
-What is dropped or cut is said once, and what is dropped is counted in data/skipped_records.
+What is dropped or cut is said once, and what is dropped is counted in data/skipped_records. SFT on preferences obeys
+encode.truncate, which says the same of preferences ("refuse", "drop", "left"), and if that refuses, long_prompts.
 """
 
 import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from rl_jax import tasks
 from rl_jax.data import readers
+from rl_jax.preferences import encode
 from rl_jax.training import distributed
 
 CHOICES = ("stop", "drop", "cut")
+TRUNCATE = dict(zip(encode.TRUNCATE, ("stop", "cut", "drop"), strict=True))  # encode.truncate -> one of CHOICES
+
+
+class Rule(NamedTuple):
+    """What happens to long prompts.
+
+    Attributes:
+      choice: one of CHOICES.
+      said: the field of the config that says so, and its value.
+      ways: for messages, what to set in place of "stop".
+    """
+
+    choice: str
+    said: str
+    ways: str
+
+
+def rule_of(config) -> Rule:
+    """The rule of config.rollout.long_prompts. Raises ValueError if that is unknown."""
+    choice = config.rollout.long_prompts
+    if choice not in CHOICES:
+        raise ValueError(f"rollout.long_prompts={choice!r} is none of {', '.join(CHOICES)}")
+    ways = "rollout.long_prompts to drop (leave them out) or cut (keep their ends)"
+    return Rule(choice, f"rollout.long_prompts={choice}", ways)
+
+
+def rule_of_preferences(config) -> Rule:
+    """The rule of SFT on preferences. Raises ValueError if a field of the config is unknown."""
+    rule = rule_of(config)
+    if "encode" not in config:
+        return rule
+    truncate = config.encode.truncate
+    if truncate not in TRUNCATE:
+        raise ValueError(f"encode.truncate={truncate!r} is none of {', '.join(TRUNCATE)}")
+    if truncate == "refuse":
+        return rule._replace(ways="encode.truncate to drop (leave them out) or left (keep their ends)")
+    return Rule(TRUNCATE[truncate], f"encode.truncate={truncate}", "")
 
 
 def prompt_of(record: dict) -> str | list[dict]:
@@ -65,19 +104,35 @@ def limited(config, task: tasks.Task) -> tasks.Task:
     Raises:
       ValueError: for another choice. Reading a split raises readers.DataError if a prompt is too long, or none is left.
     """
-    choice, limit = config.rollout.long_prompts, max(config.rollout.prompt_buckets)
-    if choice not in CHOICES:
-        raise ValueError(f"rollout.long_prompts={choice!r} is none of {', '.join(CHOICES)}")
-    if task.data_source is None or (choice == "stop" and not task.check_prompts):
+    rule = rule_of(config)
+    if task.data_source is None or (rule.choice == "stop" and not task.check_prompts):
         return task
 
     @functools.cache
     def data_source(split: str):
-        source = task.data_source(split)
-        lengths = [len(task.tokenizer.encode(prompt_of(source[i]), bos=True)) for i in range(len(source))]
-        return _apply(choice, source, lengths, limit, split, config.log.progress)
+        return limited_source(config, task.tokenizer, task.data_source(split), split, rule)
 
     return task._replace(data_source=data_source)
+
+
+def limited_source(config, tokenizer, source: Any, split: str, rule: Rule) -> Any:
+    """The source with a rule applied to its prompts.
+
+    Args:
+      config: of the run.
+      tokenizer: of the run.
+      source: of records.
+      split: its name, for messages.
+      rule: what happens to long prompts.
+
+    Raises:
+      readers.DataError: if a prompt is too long, or none is left.
+    """
+    limit, lengths = max(config.rollout.prompt_buckets), []
+    for record in (source[index] for index in range(len(source))):
+        ids = record["ids"][0] if "ids" in record else tokenizer.encode(prompt_of(record), bos=True)
+        lengths.append(len(ids))
+    return _apply(rule, source, lengths, limit, split, config.log.progress)
 
 
 def place_of(source: Any, index: int) -> str:
@@ -85,22 +140,21 @@ def place_of(source: Any, index: int) -> str:
     return source.place_of(index) if hasattr(source, "place_of") else f"record {index}"
 
 
-def _apply(choice: str, source: Any, lengths: list[int], limit: int, split: str, says: bool) -> Any:
-    """The source with `choice` applied. lengths: tokens of each prompt. says: whether to print what was done."""
+def _apply(rule: Rule, source: Any, lengths: list[int], limit: int, split: str, says: bool) -> Any:
+    """The source with a rule applied. lengths: tokens of each prompt. says: whether to print what was done."""
     long = [place for place, length in enumerate(lengths) if length > limit]
     if not long:
         return source
     prompt = str(prompt_of(source[long[0]]))
     count = f"{len(long)} of {len(lengths)} prompts of {split} have over {limit} tokens (the longest {max(lengths)})"
-    if choice == "stop":
+    if rule.choice == "stop":
         raise readers.DataError(
             f"{count}: the widest of rollout.prompt_buckets, BOS included. The first is {place_of(source, long[0])}, "
-            f"{lengths[long[0]]} tokens: {prompt!r:.120}. Add a wider bucket, or set rollout.long_prompts to drop "
-            "(leave them out) or cut (keep their ends)"
+            f"{lengths[long[0]]} tokens: {prompt!r:.120}. Add a wider bucket, or set {rule.ways}"
         )
     if says and distributed.is_main():
-        print(f"rollout.long_prompts={choice}: {count}")
-    if choice == "cut":
+        print(f"{rule.said}: {count}")
+    if rule.choice == "cut":
         return source
     if len(long) == len(lengths):
         raise readers.DataError(f"{count}, so that none is left: add a wider bucket to rollout.prompt_buckets")

@@ -127,18 +127,14 @@ def test_the_reference_is_scored_once(plain, files):
     assert origins[0][origin.REFERENCE] == origins[1][origin.REFERENCE]
 
 
-def test_sft_is_on_the_best_responses_of_the_prompts_that_fit():
-    records = [dict(prompt="a" * n, responses=["x" * n, "y"]) for n in (2, 9, 4, 8)]
+def test_sft_is_on_the_best_responses():
+    records = [dict(prompt="aa", responses=["xx", "y"])]
     # Labelled ones: the desirable one alone is learned.
     records += [dict(prompt="a", responses=[text], rewards=[label]) for text, label in (("y", 0.0), ("x", 1.0))]
-    best = Best(records, CharTokenizer("axy"), limit=9)  # with BOS
+    best = Best(records)
     found = [{name: best[i][name] for name in ("prompt", "completion")} for i in range(len(best))]
-    assert found == [
-        dict(prompt="aa", completion="xx"),
-        dict(prompt="aaaa", completion="xxxx"),
-        dict(prompt="a" * 8, completion="x" * 8),
-        dict(prompt="a", completion="x"),
-    ]
+    assert found == [dict(prompt="aa", completion="xx"), dict(prompt="a", completion="x")]
+    assert best.place_of(1) == "record 2"
 
 
 def test_a_number_of_prompts_is_cut_before_pairs_are_split(files):

@@ -3,17 +3,19 @@
 import json
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
-from experiments.parts import encoding
+from experiments.parts import encoding, preference_data
+from rl_jax.data import readers
 from rl_jax.tokenizers import CharTokenizer
 
 
-def setup_of(*, completion_length=6, **more):
+def setup_of(*, completion_length=6, long_prompts="stop", **more):
     """A setup of characters, with prompts of at most 4 tokens, BOS included."""
-    rollout = dict(prompt_buckets=(2, 4), completion_length=completion_length, long_prompts="stop")
-    config = ConfigDict(dict(rollout=rollout, log=dict(progress=True), **more))
+    rollout = dict(prompt_buckets=(2, 4), completion_length=completion_length, long_prompts=long_prompts)
+    config = ConfigDict(dict(rollout=rollout, log=dict(progress=True)) | more)
     return SimpleNamespace(config=config, task=SimpleNamespace(tokenizer=CharTokenizer("abcxyz")))
 
 
@@ -29,3 +31,67 @@ def test_a_column_named_turns_is_not_learned(turns):
     assert learned(setup_of(), record) == "xyz"
     record["info"] = json.dumps({"recorded_turns": ["x", "b", "y"]})
     assert learned(setup_of(), record) == "xy"
+
+
+def pairs_of(*prompts):
+    """Preferences whose source has skipped two bad records."""
+    source = [{"prompt": prompt, "responses": ["x", "y"], "rewards": [1.0, 0.0]} for prompt in prompts]
+
+    class Source(list):
+        num_skipped = 2
+
+    return SimpleNamespace(data_source=lambda split: Source(source))
+
+
+IDS = {"ids": [1, 1, 2, 2, 3, 3]}
+
+
+def demonstrated(pairs, **fields):
+    """(the setup of SFT on pairs, its records)."""
+    setup = setup_of(**fields)
+    task = setup.task
+    task._replace = lambda **more: SimpleNamespace(**(vars(task) | more))
+    setup._replace = lambda **more: SimpleNamespace(config=setup.config, **more)
+    found = preference_data.for_sft(setup, pairs)
+    source = found.task.data_source("sft_train")
+    return found, source
+
+
+@pytest.mark.parametrize(
+    ("long_prompts", "encode", "done", "said"),
+    [
+        ("stop", None, "stop", "set rollout.long_prompts to drop"),
+        ("drop", None, "drop", "rollout.long_prompts=drop: 2 of 3 prompts of sft_train"),
+        ("cut", None, "cut", "rollout.long_prompts=cut: 2 of 3 prompts of sft_train"),
+        ("stop", "refuse", "stop", "set encode.truncate to drop .* or left"),
+        ("drop", "refuse", "drop", "rollout.long_prompts=drop: "),
+        ("stop", "drop", "drop", "encode.truncate=drop: "),
+        ("stop", "left", "cut", "encode.truncate=left: "),
+        ("cut", "drop", "drop", "encode.truncate=drop: "),
+    ],
+)
+@pytest.mark.parametrize("long", ["abcaax", IDS])
+def test_long_prompts_of_preferences_are_refused_cut_or_dropped(capsys, long_prompts, encode, done, said, long):
+    pairs = pairs_of(long, "ab" if long is not IDS else {"ids": [1, 2, 3]}, long)
+    fields = {} if encode is None else {"encode": dict(truncate=encode)}
+
+    if done == "stop":
+        with pytest.raises(readers.DataError, match=f"2 of 3 prompts .*The first is record 0, .*{said}"):
+            demonstrated(pairs, long_prompts=long_prompts, **fields)
+        return
+    setup, source = demonstrated(pairs, long_prompts=long_prompts, **fields)
+    assert setup.task.data_source("sft_train") is source, "said once"
+    assert capsys.readouterr().out.count(said) == 1
+    assert len(source) == {"drop": 1, "cut": 3}[done] and source.num_skipped == {"drop": 4, "cut": 2}[done]
+    batch, mask = encoding.encode_sft(setup, [source[index] for index in range(len(source))])
+    assert mask.sum() == 2 * len(source)
+    asked = np.asarray(batch.tokens[0, : -mask.shape[1]])[
+        np.asarray(batch.segment_ids[0, : -mask.shape[1]]) > 0
+    ].tolist()
+    whole = long["ids"] if long is IDS else setup.task.tokenizer.encode(long, bos=True)
+    assert done == "drop" or asked[-3:] == whole[-3:]
+
+
+def test_an_unknown_rule_is_named():
+    with pytest.raises(ValueError, match="encode.truncate='trim' is none of refuse, left, drop"):
+        demonstrated(pairs_of("a"), encode=dict(truncate="trim"))
