@@ -5,14 +5,15 @@
     load(sources={"math": {"path": "m.jsonl", "weight": 2.0, "prompt": "problem"}, "code": {"path": "c.jsonl"}})
 
 Without a test file some of the prompts are held out, by a hash of the prompt: the same ones in every run. A source with
-a weight has that share of the training prompts; its records are repeated evenly, none is left out. Without any weight
-each record counts the same.
+a weight has that share of the training prompts, and of the completions of supervised fine-tuning; its records are
+repeated evenly, none is left out. Without any weight each record counts the same.
 """
 
 import json
 import os
 import pathlib
 import uuid
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -253,12 +254,14 @@ def _make(parts: Sequence[_Part], files: Sequence, *, test_share: float, system:
     # One source after the other, by name: the order of the report, whose keys are sorted.
     ordered = {split: [r for name in sorted(by_name) for r in by_name[name]] for split, by_name in found.items()}
     splits = {split: [_stored(record, files) for record in records] for split, records in ordered.items()}
-    targets = [_stored(record, files) for record in ordered["train"] if record["completion"]]
+    worked = [record for record in ordered["train"] if record["completion"]]
+    targets = [_stored(record, files) for record in worked]
     if 0 < len(targets) < len(splits["train"]):
         splits["sft_train"] = targets
     report = counts | {
         "sources": {split: {name: len(rows) for name, rows in by_name.items()} for split, by_name in found.items()},
         "num_completions": len(targets),
+        "completions": dict(Counter(record["source"] for record in worked)),
         **_answers([record for records in ordered.values() for record in records], files),
         "num_skipped": bad.num_skipped,
         "skipped": bad.first,
@@ -344,10 +347,13 @@ def _views(
                 "supervised fine-tuning needs a completion in the records, and none has one: name its column, "
                 "completion=COLUMN, or do without, sft.steps=0"
             )
-        if split == "sft_train" and source.report["num_completions"] < source.report["num_records"]["train"]:
-            return Records(source, np.arange(len(source)), files)
-        counts = dict(sorted(source.report["sources"]["test" if split == "test" else "train"].items()))
-        share = [weights.get(name, 1.0) for name in counts] if weights and split == "train" else None
+        counts = source.report["completions"] if split == "sft_train" else source.report["sources"][split]
+        counts = dict(sorted(counts.items()))
+        share = [weights.get(name, 1.0) for name in counts] if weights and split != "test" else None
+        if share and not any(share):
+            raise readers.DataError(
+                "supervised fine-tuning has nothing to learn: every source with a completion has the weight 0"
+            )
         return Records(source, mixture_order(list(counts.values()), share), files)
 
     return data_source

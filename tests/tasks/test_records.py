@@ -177,6 +177,25 @@ def test_sources_have_names_and_weights(load, tmp_path):
     assert {row["source"] for row in found} == {"y"} and len(found) > 20
 
 
+def test_weights_are_those_of_demonstrations_too(load, tmp_path):
+    """Whether all records have a completion, or some: a source of weight 0 is not trained on."""
+    worked = [
+        write(tmp_path / f"{name}.jsonl", sums(30, start, completion="1")) for name, start in (("a", 0), ("b", 50))
+    ]
+    asked = write(tmp_path / "c.jsonl", [*sums(20, 100, completion="1"), *sums(20, 200)])
+    for names, weights in (("ab", (3, 0)), ("ac", (3, 0)), ("ac", (0, 3)), ("ab", (3, 1)), ("ac", (3, 1))):
+        files = {"a": worked[0], "b": worked[1], "c": asked}
+        path = ",".join(f"{name}={files[name]}@{weight}" for name, weight in zip(names, weights, strict=True))
+        rows = rows_of(load(path), "sft_train")
+        found = Counter(row["source"] for row in rows)
+        shares = [found[name] / len(rows) for name in names]
+        np.testing.assert_allclose(shares, np.array(weights) / sum(weights), atol=0.02)
+        assert all(row["completion"] for row in rows)
+    bare = write(tmp_path / "d.jsonl", sums(20, 300))
+    with pytest.raises(readers.DataError, match="every source with a completion has the weight 0"):
+        load(f"a={worked[0]}@0,d={bare}").data_source("sft_train")
+
+
 @pytest.mark.parametrize(
     ("counts", "weights", "expected"),
     [
