@@ -200,8 +200,15 @@ def read_json_list(path, bad: BadRecords) -> Iterator[tuple[int, dict]]:
         raise fail("text after the array")
 
 
-def read_parquet(path) -> Iterator[tuple[str, dict]]:
+def _as_text(value) -> str:
+    """A value that JSON has not, as a text: bytes as UTF-8 (else a UnicodeDecodeError), times as they print."""
+    return value.decode("utf-8") if isinstance(value, bytes) else str(value)
+
+
+def read_parquet(path, bad: BadRecords) -> Iterator[tuple[str, dict]]:
     """Yields ("row 1", record), ... of a Parquet file: values as JSON has them, times and bytes as texts.
+
+    A record with bytes that are not UTF-8 goes to `bad`.
 
     Raises:
       DataError: if the file is not Parquet, or damaged.
@@ -213,8 +220,15 @@ def read_parquet(path) -> Iterator[tuple[str, dict]]:
     try:
         for batch in pyarrow.parquet.ParquetFile(path).iter_batches():
             for record in batch.to_pylist():
-                row += 1
-                yield f"row {row}", json.loads(json.dumps(record, default=str))
+                row, values, name = row + 1, {}, None
+                try:
+                    for name, value in record.items():
+                        values[name] = json.loads(json.dumps(value, default=_as_text))
+                except UnicodeDecodeError as error:
+                    problem = f"byte {error.start} is not UTF-8, which a column of bytes must be: decode or remove it"
+                    bad.reject(path, f"row {row}", problem, field=name, cause=error)
+                    continue
+                yield f"row {row}", values
     except (OSError, pyarrow.ArrowException) as error:
         raise DataError(f"{path}, after row {row}: not a readable Parquet file ({error}): write or fetch it "
                         "again") from error
@@ -229,7 +243,7 @@ def read_records(path, bad: BadRecords) -> Iterator[tuple[int | str, dict]]:
     path = pathlib.Path(path)
     _refuse_table(path, FORMATS)
     if path.suffix == ".parquet":
-        yield from read_parquet(path)
+        yield from read_parquet(path, bad)
     elif path.suffix == ".json" and next((text[:1] for _, text in read_byte_lines(path) if text.strip()), b"") == b"[":
         yield from read_json_list(path, bad)
     else:

@@ -2,6 +2,8 @@
 import gzip
 import json
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 
 from rl_jax.data import readers
@@ -49,6 +51,21 @@ def test_blank_lines_and_a_byte_order_mark_are_no_records(tmp_path, name):
     assert [record for _, record in read(path)[0]] == [json.loads(GOOD)] * 2
     whole = write(tmp_path, ["\ufeff[", GOOD, "]"], "data.json")
     assert list(readers.read_records(whole, readers.BadRecords())) == [(2, json.loads(GOOD))]
+
+
+def test_bytes_of_parquet_are_utf8_texts_or_bad_records(tmp_path):
+    """Polars and databases write texts as binary; what is no text is an image, say."""
+    columns = {"prompt": ["hé".encode(), b"b", b"c"], "more": [[b"x"], [b"\x89PNG\xff"], []], "n": [1, 2, 3]}
+    path = tmp_path / "a.parquet"
+    pyarrow.parquet.write_table(pyarrow.table(columns), path)
+    with pytest.raises(readers.DataError, match="a.parquet, row 2, field 'more': byte 0 is not UTF-8, .* skip_bad"):
+        list(readers.read_records(path, readers.BadRecords(skip=False)))
+    bad = readers.BadRecords(skip=True)
+    assert list(readers.read_records(path, bad)) == [
+        ("row 1", {"prompt": "hé", "more": ["x"], "n": 1}),
+        ("row 3", {"prompt": "c", "more": [], "n": 3}),
+    ]
+    assert bad.num_skipped == 1
 
 
 @pytest.mark.parametrize("name", ["pairs.csv", "Pairs.TSV", "pairs.csv.gz"])
