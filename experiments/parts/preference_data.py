@@ -43,7 +43,8 @@ def for_sft(setup: Setup, pairs: preferences.Preferences) -> Setup:
     @functools.cache
     def data_source(split: str):
         if split == "sft_train":
-            best, rule = Best(pairs.data_source("train"), task.tokenizer), prompt_limits.rule_of_preferences(setup.config)
+            best = Best(pairs.data_source("train"), task.tokenizer)
+            rule = prompt_limits.rule_of_preferences(setup.config)
             return prompt_limits.limited_source(setup.config, task.tokenizer, best, split, rule)
         return Prompts(pairs.data_source(split)) if task.data_source is None else task.data_source(split)
 

@@ -131,7 +131,7 @@ def test_sft_is_on_the_best_responses():
     records = [dict(prompt="aa", responses=["xx", "y"])]
     # Labelled ones: the desirable one alone is learned.
     records += [dict(prompt="a", responses=[text], rewards=[label]) for text, label in (("y", 0.0), ("x", 1.0))]
-    best = Best(records)
+    best = Best(records, CharTokenizer("axy"))
     found = [{name: best[i][name] for name in ("prompt", "completion")} for i in range(len(best))]
     assert found == [dict(prompt="aa", completion="xx"), dict(prompt="a", completion="x")]
     assert best.place_of(1) == "record 2"

@@ -112,7 +112,8 @@ def test_a_field_that_is_missing_is_what_transformers_takes_it_for(name):
 
 def test_our_own_default_model_is_a_llama():
     assert families.write_config(CONFIG)["model_type"] == "llama"
-    assert families.write_config(dataclasses.replace(CONFIG, unroll=1))["model_type"] == "llama"  # a policy, as remat is
+    # A policy, as remat is.
+    assert families.write_config(dataclasses.replace(CONFIG, unroll=1))["model_type"] == "llama"
     with pytest.raises(ValueError, match="no family of llama, .* this model: qwen3 does not support logit_softcap=3.0"):
         families.write_config(dataclasses.replace(CONFIG, qk_norm=True, logit_softcap=3.0))
 

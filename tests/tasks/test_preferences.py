@@ -33,7 +33,7 @@ def test_chats_are_encoded_as_plain_text(tmp_path):
     assert tokenizer.encode(CHAT, bos=True) == tokenizer.encode_messages(CHAT) == ids
     tokens = encoded(tokenizer, source)[0]["tokens"]
     assert tokens[0, 0, 32 - len(ids) : 32].tolist() == ids
-    best = Best(source, tokenizer, 32)
+    best = Best(source, tokenizer)
     assert len(best) == len(source) and best[0]["messages"] == CHAT
 
 
@@ -49,7 +49,7 @@ def test_a_character_without_an_id_is_refused_with_its_place_and_the_ways_out(tm
         encoded(tokenizer, source)
     if field != "rejected":
         with pytest.raises(ValueError, match=said):
-            Best(source, tokenizer, 32)
+            Best(source, tokenizer)
 
 
 def test_an_empty_alphabet_is_that_of_bytes(tmp_path):
