@@ -61,7 +61,7 @@ def encode_sft(setup: Setup, records: list[dict]) -> tuple[TokenBatch, np.ndarra
         return _encode_recorded(setup, records, cut)
     rows = pipeline.encode_sft(
         setup.task.tokenizer,
-        [{"prompt": prompt_of(record), "completion": record["completion"], **_turns(record)} for record in records],
+        [_demonstration(record) for record in records],
         prompt_buckets=settings.prompt_buckets,
         completion_length=length,
         cut=cut,
@@ -70,6 +70,13 @@ def encode_sft(setup: Setup, records: list[dict]) -> tuple[TokenBatch, np.ndarra
     padding = {"tokens": setup.task.tokenizer.pad_id, "positions": 0, "segment_ids": 0}
     batch = TokenBatch(**{name: pipeline.pad_left(rows[name], width, value) for name, value in padding.items()})
     return batch, rows["completion_mask"][:, -length:]
+
+
+def completion_length(setup: Setup, record: dict) -> int:
+    """The tokens of a record's completion, EOS included, before encode_sft cuts it to rollout.completion_length."""
+    if "ids" in record:
+        return len(record["ids"][1])
+    return sum(map(len, pipeline.completion_ids(setup.task.tokenizer, _demonstration(record))))
 
 
 def _encode_recorded(setup: Setup, records: list[dict], cut: bool) -> tuple[TokenBatch, np.ndarray]:
@@ -85,6 +92,11 @@ def _encode_recorded(setup: Setup, records: list[dict], cut: bool) -> tuple[Toke
     )
     rows = rows_of(rows)
     return TokenBatch(rows["tokens"], rows["positions"], rows["segment_ids"]), rows["completion_mask"]
+
+
+def _demonstration(record: dict) -> dict:
+    """A record as pipeline.encode_sft reads it."""
+    return {"prompt": prompt_of(record), "completion": record["completion"], **_turns(record)}
 
 
 def _turns(record: dict) -> dict:

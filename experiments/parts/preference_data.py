@@ -80,6 +80,11 @@ class Prompts:
         """Bad records of the source that were left out."""
         return self._source.num_skipped
 
+    @property
+    def report(self) -> dict:
+        """All counts from reading the source."""
+        return getattr(self._source, "report", {})
+
     def __len__(self) -> int:
         return len(self._source)
 

@@ -9,7 +9,7 @@ import numpy as np
 from absl import logging
 
 from experiments.parts import origin, processes
-from experiments.parts.encoding import encode_sft
+from experiments.parts.encoding import completion_length, encode_sft
 from experiments.parts.judging import make_evaluate
 from experiments.parts.packers import DemonstrationPacker
 from experiments.parts.rewards import make_rewards
@@ -39,6 +39,7 @@ class Own(NamedTuple):
     """(params, tokens, prompt_mask, key) -> Rollout of config.eval."""
 
 
+MEASURED = 10_000  # demonstrations of which the lengths are counted before the first step
 HARMFUL = 1e-4  # a learning rate above which fine-tuning all weights of a pretrained model is taken for a mistake
 
 
@@ -117,11 +118,13 @@ def fine_tune(setup: Setup, loop: Run, own: Own | None = None) -> bool:
     # A loss that draws counts on the columns of padded rows.
     layout = DemonstrationPacker(setup) if own is None and not settings.loss.fn else _as_they_are
     train_step, state = make_trainer(setup, settings, own.loss_fn if own else make_loss(setup), setup.init_params())
-    batches = demonstrations(setup, setup.task.data_source("sft_train"))
+    source = setup.task.data_source("sft_train")
+    batches = demonstrations(setup, source)
     state = state_of(loop.restore(checkpoint_items(state), batches))
     with loop, make_rewards(setup, judged=False) as rewards:
         evaluate = make_evaluate(setup, rewards, own and own.sample)
         if not loop.done:
+            counts = {f"data/{name}": count for name, count in left_out(setup, source, loop.say).items()}
             first = _with_seeds(setup, layout(*encode_sft(setup, pipeline.peek(batches))), 0, own)
             loop.ahead("train_step", train_step)(state, processes.own_to_mesh(setup.mesh, first))
         for step in loop.steps():
@@ -136,7 +139,9 @@ def fine_tune(setup: Setup, loop: Run, own: Own | None = None) -> bool:
                 evaluated, rows = evaluate(state.params)
                 loop.log.samples(step.number, rows)
             good = bool(evaluated.get("eval/pass@1", 0.0) >= settings.stop_at)
-            step.end(checkpoint_items(state), metrics | evaluated, step.clock.totals(batch[1].sum()), done=good)
+            step.end(
+                checkpoint_items(state), metrics | counts | evaluated, step.clock.totals(batch[1].sum()), done=good
+            )
     return loop.finish(setup, state.params)
 
 
@@ -150,6 +155,34 @@ def demonstrations(setup: Setup, source):
     if type(chosen).feedback is not Source.feedback:
         raise ValueError(f"sft.prompts.fn={spec['fn']!r} learns from what becomes of its prompts, which is unknown")
     return PromptStream(source, chosen, batch_size=size, rows=processes.rows_here(setup.mesh, size))
+
+
+def left_out(setup: Setup, source, say: Callable[[str], None]) -> dict[str, int]:
+    """What of the demonstrations is not learned: the log's counts under data/.
+
+    Args:
+      setup: of the run.
+      source: of the demonstrations. Of more than MEASURED a part is measured, evenly spread.
+      say: prints a line, about each count that is not 0.
+
+    Returns:
+      num_responses_cut, completions over rollout.completion_length; skipped_records, bad records and those with a
+      prompt over the widest bucket.
+    """
+    limit, total = setup.config.rollout.completion_length, len(source)
+    places = range(total) if total <= MEASURED else np.linspace(0, total - 1, MEASURED, dtype=int).tolist()
+    long = sum(completion_length(setup, source[place]) > limit for place in places)
+    cut, skipped = round(long * total / max(len(places), 1)), getattr(source, "num_skipped", 0)
+    if skipped:
+        bad = getattr(source, "report", {}).get("skipped", [])
+        say(f"{skipped} records were left out" + (f", the first bad one: {bad[0]}" if bad else ""))
+    if cut:
+        about = "about " if len(places) < total else ""
+        say(
+            f"{about}{cut} of {total} completions have over {limit} tokens, EOS included, and are cut: the model does "
+            "not learn to end there. rollout.completion_length is the limit"
+        )
+    return {"num_responses_cut": cut, "skipped_records": skipped}
 
 
 def harmful_rate(config) -> str:

@@ -163,9 +163,7 @@ def encode_sft(tokenizer, records: Sequence[dict], *, prompt_buckets: Sequence[i
     mask, filled = np.zeros(completions.shape, bool), np.zeros(completions.shape, bool)
     for index, record in enumerate(records):
         start = 0
-        asked = None if record.get("turns") else record["prompt"]  # recorded turns are as they were sampled
-        for number, text in enumerate(record.get("turns") or [record["completion"]]):
-            row = tokenizer.encode_continuation(text) if number % 2 else response_ids(tokenizer, text, asked)
+        for number, row in enumerate(completion_ids(tokenizer, record)):
             row = row[:completion_length - start]
             completions[index, start:start + len(row)] = row
             mask[index, start:start + len(row)] = number % 2 == 0
@@ -178,6 +176,13 @@ def encode_sft(tokenizer, records: Sequence[dict], *, prompt_buckets: Sequence[i
         "segment_ids": real.astype(np.int32),
         "positions": np.maximum(np.cumsum(real, axis=1, dtype=np.int32) - 1, 0) * real.astype(np.int32),
     }
+
+
+def completion_ids(tokenizer, record: dict) -> list[list[int]]:
+    """The ids of a record's completion, not cut, as `encode_sft` reads it: one list, or one for each of its turns."""
+    asked = None if record.get("turns") else record["prompt"]  # recorded turns are as they were sampled
+    return [tokenizer.encode_continuation(text) if number % 2 else response_ids(tokenizer, text, asked)
+            for number, text in enumerate(record.get("turns") or [record["completion"]])]
 
 
 def response_ids(tokenizer, text: str, prompt: Any = None) -> list[int]:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
-from experiments.parts import encoding, preference_data
+from experiments.parts import encoding, preference_data, warm_start
 from rl_jax.data import readers
 from rl_jax.tokenizers import CharTokenizer
 
@@ -50,7 +50,7 @@ def demonstrated(pairs, **fields):
     """(the setup of SFT on pairs, its records)."""
     setup = setup_of(**fields)
     task = setup.task
-    task._replace = lambda **more: SimpleNamespace(**(vars(task) | more))
+    task._replace = lambda **more: SimpleNamespace(**(vars(task) | more))  # as of a NamedTuple
     setup._replace = lambda **more: SimpleNamespace(config=setup.config, **more)
     found = preference_data.for_sft(setup, pairs)
     source = found.task.data_source("sft_train")
@@ -95,3 +95,39 @@ def test_long_prompts_of_preferences_are_refused_cut_or_dropped(capsys, long_pro
 def test_an_unknown_rule_is_named():
     with pytest.raises(ValueError, match="encode.truncate='trim' is none of refuse, left, drop"):
         demonstrated(pairs_of("a"), encode=dict(truncate="trim"))
+
+
+def test_cut_completions_are_counted_and_said_once():
+    """Of 6 tokens, the EOS included; of an episode all turns count; of token ids they are as they are."""
+    setup, told = setup_of(), []
+    texts = ["xyzxy", "xyzxyz", "x", "xyzxyzabc"]
+    records = [{"prompt": "a", "completion": text, "info": "{}"} for text in texts]
+    episodes = [["x", "aa", "y"], ["xy", "a", "z"], ["xy", "aa", "z"]]  # 6, 6 and 7 tokens
+    records += [{"prompt": "a", "completion": "", "info": json.dumps({"recorded_turns": one})} for one in episodes]
+    assert warm_start.left_out(setup, records, told.append) == {"num_responses_cut": 3, "skipped_records": 0}
+    assert len(told) == 1 and told[0].startswith("3 of 7 completions have over 6 tokens, EOS included, and are cut: ")
+    batch, mask = encoding.encode_sft(setup, records)
+    whole = [encoding.completion_length(setup, record) for record in records]
+    assert [min(length, 6) for length in whole] == (batch.segment_ids[:, -6:] > 0).sum(axis=1).tolist()
+    sampled = [{"prompt": "", "completion": "", "info": "{}", "ids": ([1], [2] * n)} for n in (6, 7)]
+    assert warm_start.left_out(setup, sampled, told.append)["num_responses_cut"] == 1
+    assert warm_start.left_out(setup, records[:1], told.append)["num_responses_cut"] == 0 and len(told) == 2
+
+
+def test_a_large_split_is_counted_by_a_part(monkeypatch):
+    monkeypatch.setattr(warm_start, "MEASURED", 4)
+    records, told = [{"prompt": "a", "completion": "xyzxyz" if n % 2 else "x", "info": "{}"} for n in range(10)], []
+    assert warm_start.left_out(setup_of(), records, told.append)["num_responses_cut"] == 5
+    assert told[0].startswith("about 5 of 10 completions have over 6 tokens")
+
+
+def test_skipped_records_are_counted_and_the_first_is_said():
+    class Source(list):
+        num_skipped, report = 3, {"skipped": ["a.jsonl, line 7: empty text", "b"]}
+
+    told, source = [], Source([{"prompt": "a", "completion": "x", "info": "{}"}])
+    assert warm_start.left_out(setup_of(), source, told.append)["skipped_records"] == 3
+    assert told == ["3 records were left out, the first bad one: a.jsonl, line 7: empty text"]
+    source = preference_data.Best(source := Source([{"prompt": "a", "responses": ["x", "y"]}]))
+    assert source.report["skipped"] and warm_start.left_out(setup_of(), source, told.append)["skipped_records"] == 3
+    assert told[0] == told[1]

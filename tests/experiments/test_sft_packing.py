@@ -9,6 +9,7 @@ from experiments import sft
 from experiments.parts import packers
 from experiments.parts.setup import load_params, make_setup
 from rl_jax.core.types import Packed, TokenBatch
+from rl_jax.runs.logging import read_jsonl
 from tests.tiny import max_difference
 
 
@@ -92,6 +93,8 @@ def test_a_loss_that_draws_keeps_padded_rows(tmp_path, monkeypatch):
     with config.unlocked():
         config.sft.loss = dict(fn="one_token_rollout", samples=4, temperature=1.3, wrong=-0.1)
     assert sft.run(config, tmp_path / "run")
+    rows = read_jsonl(tmp_path / "run" / "metrics.jsonl")
+    assert len(rows) == 3 and all(row["data/num_responses_cut"] == row["data/skipped_records"] == 0 for row in rows)
 
 
 def test_nothing_to_train_is_refused(tmp_path):
