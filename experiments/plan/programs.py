@@ -18,6 +18,7 @@ from rl_jax.core.types import PolicyBatch, TokenBatch
 from rl_jax.models.heads import make_predict
 from rl_jax.models.hf import loading
 from rl_jax.models.transformer.model import TransformerConfig, make_transformer
+from rl_jax.rollout.lm import cache_layouts
 from rl_jax.rollout.lm.engine import make_generate
 from rl_jax.training import resharding, sharding
 from rl_jax.training.scoring import in_micro_batches
@@ -99,13 +100,14 @@ def optimizer_bytes(setup: Setup) -> float:
 
 
 def cache_bytes(setup: Setup, prompts: int) -> float:
-    """Bytes of one device's share of the keys and values of a whole rollout."""
-    config, model = setup.config, model_config(setup.config)
-    rows = prompts * config.sample.group_size / sharding.row_shards(setup.mesh)
+    """Bytes of one device's share of the sampler's cache of a whole rollout: keys, values, and their scales in 8 bits.
+
+    Heads that the mesh's tensor axis does not divide are whole on each device.
+    """
+    config = setup.config
     length = max(config.rollout.prompt_buckets) + config.rollout.completion_length
-    heads = model.num_kv_heads / setup.mesh.shape["tensor"]
-    width = 1 if quantized.kinds(config)[1] else jnp.dtype(config.model.dtype).itemsize
-    return rows * length * 2 * heads * model.head_dim * model.num_layers * width
+    cache = jax.eval_shape(lambda: setup.model.init_cache(prompts * config.sample.group_size, length))
+    return tree_bytes(cache, cache_layouts.shardings_of(cache, setup.mesh, split_rows=True))
 
 
 def _in_8_bits(setup: Setup) -> Setup:

@@ -410,7 +410,8 @@ def test_a_sampler_in_8_bits_is_planned_so():
     sampler = programs.sampling(setup)
     assert sampler.param_shapes["layers"]["up"]["kernel"].values.dtype == jnp.int8
     plain = programs.sampling(with_rollout_mesh())
-    assert cli.cache_bytes(sampler, 8) == cli.cache_bytes(plain, 8) / 2
+    width = programs.model_config(setup.config).head_dim  # of bfloat16, and now a byte each beside a float32 scale
+    assert cli.cache_bytes(sampler, 8) == cli.cache_bytes(plain, 8) * (width + 4) / (2 * width)
     planned = runs.make_planned("decode", sampler)
     text = str(planned.jaxpr(sampler.mesh))
     assert "i8[" in text and "i8[" not in str(runs.make_planned("decode", plain).jaxpr(plain.mesh))
@@ -718,8 +719,10 @@ def test_a_decode_step_reads_the_whole_cache():
     setup = programs.describe(config, model, mesh())
     planned = types.SimpleNamespace(arguments=(None, np.zeros((8, 128))))
     weights = 2 * sum(x.size for x in jax.tree.leaves(setup.param_shapes)) / 2  # bfloat16, over tensor:2
-    cache = 8 * 4 / 4 * (128 + 384) * 2 * (8 / 2) * 128 * 32 * 2  # of the config's own folder, an 8B model
+    cache = 8 * 4 / 4 * (128 + 384) * 2 * (model.num_kv_heads / 2) * model.head_dim * model.num_layers * 2
     assert cli.moved_bytes("decode", setup, planned, 1) == 384 * (weights + cache)
+    setup = programs.describe(config, dataclasses.replace(model, num_kv_heads=1), mesh())
+    assert cli.cache_bytes(setup, 8) == cache / model.num_kv_heads * 2  # one head is not split over tensor:2
 
 
 def test_a_sweep_ranks_what_fits_before_what_is_faster_and_does_not(monkeypatch):
