@@ -141,7 +141,7 @@ def check_result(config: ConfigDict, workdir: pathlib.Path, program: str, *, fre
     if lines := _lines(wrong, record, program):
         head = f"{workdir} has a run of other settings (the run's -> what is asked for):"
         raise ChangedError("\n".join([head, *lines, "Delete that folder, or give a new --workdir"]))
-    if said := _other_own_code(workdir, record.get("origin", {}), own_code(named(config.to_dict()))):
+    if said := changed(workdir, record.get("origin", {}).get(OWN_CODE, {}), own_code(named(config.to_dict()))):
         print(f"{said}: its results are of the old one", file=sys.stderr, flush=True)
 
 
@@ -321,17 +321,11 @@ def compare(workdir: pathlib.Path, found: Mapping[str, Any]) -> tuple[str, str]:
     if lines:
         return "\n".join([f"{workdir} has a run that was started with other data:", *lines, _ways()]), ""
     differ = ": numbers from here on may differ from those of an undisturbed run"
-    said = [said + differ] if (said := _other_own_code(workdir, origin, found[OWN_CODE])) else []
+    said = [said + differ] if (said := changed(workdir, origin.get(OWN_CODE, {}), found[OWN_CODE])) else []
     if origin["code_sha256"] != found["code_sha256"]:
         commit = record.get("attempts", [{}])[0].get("git_commit", "unknown")
         said.append(f"{workdir}: the code has changed since this run was started (at commit {commit[:12]}){differ}")
     return "", "\n".join(said)
-
-
-def _other_own_code(workdir: pathlib.Path, origin: Mapping[str, Any], found: Mapping[str, str]) -> str:
-    """That modules which the config names have changed, if they have; a run of an older version has not kept them."""
-    names = ", ".join(changed(origin.get(OWN_CODE, {}), found))
-    return f"{workdir}: the code of {names} has changed since this run was started" if names else ""
 
 
 def data_files(config: ConfigDict) -> dict[str, dict[str, Any]]:

@@ -33,9 +33,16 @@ def own_code(config: Mapping[str, Any]) -> dict[str, str]:
     return {name: _sha256(files) for name, files in found.items() if files}
 
 
-def changed(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
-    """The modules whose sources are known in both of two `own_code` and differ."""
-    return [name for name in new if name in old and old[name] != new[name]]
+def changed(workdir: pathlib.Path, old: Mapping[str, str], new: Mapping[str, str]) -> str:
+    """That modules of a run have changed, if they have, or "".
+
+    Args:
+      workdir: of the run, for the text.
+      old: `own_code` of its start; {} if an older version has not kept it.
+      new: `own_code` of now.
+    """
+    names = ", ".join(name for name in new if name in old and old[name] != new[name])
+    return f"{workdir}: the code of {names} has changed since this run was started" if names else ""
 
 
 def _texts(value: Any) -> Iterator[str]:

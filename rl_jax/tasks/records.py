@@ -351,9 +351,7 @@ def _views(
         counts = dict(sorted(counts.items()))
         share = [weights.get(name, 1.0) for name in counts] if weights and split != "test" else None
         if share and not any(share):
-            raise readers.DataError(
-                "supervised fine-tuning has nothing to learn: every source with a completion has the weight 0"
-            )
+            raise readers.DataError("there is nothing to fine-tune on: all sources with completions have weight 0")
         return Records(source, mixture_order(list(counts.values()), share), files)
 
     return data_source

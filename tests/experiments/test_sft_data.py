@@ -128,6 +128,7 @@ def test_skipped_records_are_counted_and_the_first_is_said():
     told, source = [], Source([{"prompt": "a", "completion": "x", "info": "{}"}])
     assert warm_start.left_out(setup_of(), source, told.append)["skipped_records"] == 3
     assert told == ["3 records were left out, the first bad one: a.jsonl, line 7: empty text"]
-    source = preference_data.Best(source := Source([{"prompt": "a", "responses": ["x", "y"]}]))
+    pairs = Source([{"prompt": "a", "responses": ["x", "y"]}])
+    source = preference_data.Best(pairs, setup_of().task.tokenizer)
     assert source.report["skipped"] and warm_start.left_out(setup_of(), source, told.append)["skipped_records"] == 3
     assert told[0] == told[1]

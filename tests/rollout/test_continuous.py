@@ -239,7 +239,9 @@ def test_rows_of_nan_leave_nothing_to_the_next_rows_of_their_slots():
     assert not check(good, jax.random.key(0)).any() and not engine._slots.spoilt
     engine._slots.held, engine._slots.spoilt = {9: (0, tokens[0])}, True
     for held in (True, False):  # until it is let go a row that is held may be such a one
-        engine._clean()
+        engine._state, engine._store = engine.programs.cleaned(
+            engine._state, engine._store, engine._slots, engine._prompts
+        )
         assert engine._slots.spoilt == held
         engine._slots.held = {}
 

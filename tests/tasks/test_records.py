@@ -192,7 +192,7 @@ def test_weights_are_those_of_demonstrations_too(load, tmp_path):
         np.testing.assert_allclose(shares, np.array(weights) / sum(weights), atol=0.02)
         assert all(row["completion"] for row in rows)
     bare = write(tmp_path / "d.jsonl", sums(20, 300))
-    with pytest.raises(readers.DataError, match="every source with a completion has the weight 0"):
+    with pytest.raises(readers.DataError, match="all sources with completions have weight 0"):
         load(f"a={worked[0]}@0,d={bare}").data_source("sft_train")
 
 

@@ -231,23 +231,9 @@ class Engine:
         done = []
         while self._queue and (self._slots.count() < self.sizes[0]):
             self._resize(self.sizes[0])
-            self._clean()
+            self._state, self._store = self.programs.cleaned(self._state, self._store, self._slots, self._prompts)
             done += self._enter(params, self._take(params, len(self._slots.free())))
         return done
-
-    def _clean(self) -> None:
-        """Forgets what the buffers have of rows that were not finite, before another row gets such a slot.
-
-        A row does not attend to what an earlier one left in its slot, but 0 x nan is nan. To zero a slot at each
-        admission, or masked values at each step, would cost all runs what only these need: rows whose log-probs are
-        nan, which the host sees when they end. Slots in use keep their contents: rows are independent of each other.
-        """
-        if not self._slots.spoilt:
-            return
-        self._prompts.clear()
-        self._store = self.programs.clean_store(self._store, np.zeros(self._prompts.rows, bool))
-        self._state = self.programs.clean_state(self._state, self._slots.occupied())
-        self._slots.spoilt = bool(self._slots.held)  # a held row may be such a one: it is not seen when it is let go
 
     def _resume(self, params: Params) -> list[Completion]:
         """Continues the rows that slots hold, whatever else waits: they need no slot."""

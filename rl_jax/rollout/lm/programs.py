@@ -337,6 +337,25 @@ class EnginePrograms:
         compiled = (self.prefill, self.admit, self.resume, self.decode_steps, self.compact, self.grow)
         return sum(program._cache_size() for program in (*compiled, self.routes) if program is not None)
 
+    def cleaned(self, state: State, store: Store, slots: Any, prompts: Any) -> tuple[State, Store]:
+        """The buffers without what rows that were not finite left in them, before another row gets such a slot.
+
+        A row does not attend to what an earlier one left in its slot, but 0 x nan is nan. To zero a slot at each
+        admission, or masked values at each step, would cost all runs what only these need: rows whose log-probs are
+        nan, which the host sees when they end. Slots in use keep their contents: rows are independent of each other.
+
+        Args:
+          state: donated if there is such a row.
+          store: of prompts; donated likewise.
+          slots: slots.Slots; not spoilt after this.
+          prompts: cache.PromptStore; forgets its prompts if there is such a row.
+        """
+        if not slots.spoilt:
+            return state, store
+        prompts.clear()
+        slots.spoilt = bool(slots.held)  # a held row may be such a one: it is not seen when it is let go
+        return self.clean_state(state, slots.occupied()), self.clean_store(store, np.zeros(prompts.rows, bool))
+
     def recorded(self, state: State, slot: int) -> np.ndarray | None:
         """int16 [length, L, k]. The experts that a slot's cache has, leftovers included; None if it records none."""
         return None if self.routes is None else jax.device_get(self.routes(state, np.int32(slot)))
