@@ -95,7 +95,8 @@ class Kept:
 def limited(config, task: tasks.Task) -> tasks.Task:
     """The task with config.rollout.long_prompts applied to each of its splits, when it is first read.
 
-    With "stop", only the prompts of a user's own files are measured before the run (Task.check_prompts).
+    With "stop", only the prompts of a user's own files are measured before the run (Task.check_prompts). Training
+    prompts that are in the test file, too, are said.
 
     Args:
       config: of the run.
@@ -108,9 +109,14 @@ def limited(config, task: tasks.Task) -> tasks.Task:
     if task.data_source is None or (rule.choice == "stop" and not task.check_prompts):
         return task
 
+    warn = functools.cache(functools.partial(_say_overlap, says=config.log.progress))  # once, not for each split
+
     @functools.cache
     def data_source(split: str):
-        return limited_source(config, task.tokenizer, task.data_source(split), split, rule)
+        source = task.data_source(split)
+        report = getattr(source, "report", {})
+        warn(report.get("num_train_in_test", 0), report.get("num_records", {}).get("train", 0))
+        return limited_source(config, task.tokenizer, source, split, rule)
 
     return task._replace(data_source=data_source)
 
@@ -138,6 +144,12 @@ def limited_source(config, tokenizer, source: Any, split: str, rule: Rule) -> An
 def place_of(source: Any, index: int) -> str:
     """Where a record of a source comes from, for messages (RecordSource.place_of); a source of your own may not say."""
     return source.place_of(index) if hasattr(source, "place_of") else f"record {index}"
+
+
+def _say_overlap(shared: int, count: int, *, says: bool) -> None:
+    """Prints how many of `count` training records have a prompt that is tested on, too."""
+    if shared and says and distributed.is_main():
+        print(f"{shared} of {count} training records have a prompt of the test file, so that eval/ is not held out")
 
 
 def _apply(rule: Rule, source: Any, lengths: list[int], limit: int, split: str, says: bool) -> Any:

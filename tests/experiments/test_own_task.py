@@ -212,6 +212,20 @@ def test_prompts_over_the_widest_bucket_stop_are_dropped_or_cut(inside, tmp_path
         prompt_limits.limited(small(inside, tmp_path, long_prompts="trim"), stopped.task)
 
 
+def test_training_prompts_of_the_test_file_are_said_once(inside, tmp_path, capsys):
+    config = small(inside, tmp_path)
+    config.task.test_path = "prompts.jsonl"
+    task = make_setup(config).task
+    count = len(task.data_source("train"))
+    task.data_source("test")
+    task.data_source("train")
+    said = f"{count} of {count} training records have a prompt of the test file"
+    assert capsys.readouterr().out.count(said) == 1
+    config.task.test_path = ""
+    make_setup(config).task.data_source("train")
+    assert "training records" not in capsys.readouterr().out
+
+
 def test_the_templates_arguments_and_chats(inside, tmp_path):
     config = parsed("configs/task.py:smoke", [*FILES, f"task.data_dir={tmp_path}", *FOLDER])
     setup = make_setup(config)
