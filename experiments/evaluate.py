@@ -57,9 +57,8 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> dict[str,
             print(f"{name:28} {value:.4f}")
         for reason, count in missing.items():
             print(f"left out, {reason}: {count}", flush=True)
-        with disk.named(workdir):
-            text = json.dumps({"metrics": metrics, "left_out": missing, "samples": rows}, indent=2)
-            write_atomically(workdir / "evaluation.json", text.encode())
+        text = json.dumps({"metrics": metrics, "left_out": missing, "samples": rows}, indent=2)
+        write_atomically(workdir / "evaluation.json", text.encode())
     return metrics
 
 

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rl_jax.data.readers import DataError, refuse_pipe
+from rl_jax.data.writing import write_arrays
 
 FORMAT = "rl_jax transitions 1"
 # name -> (dtype kinds that are taken, dtype that is kept; None keeps it)
@@ -112,11 +113,8 @@ def write(path, recorded: Recorded) -> None:
     path = pathlib.Path(path)
     check(path, recorded._asdict() | {"metadata": 0}, recorded.metadata)
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.partial")
-    with open(partial, "wb") as file:
-        arrays = {name: getattr(recorded, name) for name in FIELDS}
-        np.savez_compressed(file, metadata=np.asarray(json.dumps(recorded.metadata)), **arrays)
-    partial.replace(path)
+    arrays = {name: getattr(recorded, name) for name in FIELDS}
+    write_arrays(path, {"metadata": np.asarray(json.dumps(recorded.metadata)), **arrays}, compressed=True)
 
 
 def read(path, *, episode_length: int = 0) -> Recorded:

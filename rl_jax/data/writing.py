@@ -29,8 +29,13 @@ def named(path: str | os.PathLike) -> Iterator[None]:
         raise OSError(f"{error.filename or path} cannot be written: {REMEDIES[error.errno]}") from error
 
 
-def write_arrays(path: str | os.PathLike, arrays: Mapping[str, np.ndarray]) -> None:
+def write_arrays(path: str | os.PathLike, arrays: Mapping[str, np.ndarray], *, compressed: bool = False) -> None:
     """Replaces an .npz file in one move, as write_atomically does.
+
+    Args:
+      path: of it.
+      arrays: by their names in it.
+      compressed: whether it takes less room, and longer to write.
 
     Raises:
       OSError: if it cannot be written; names it.
@@ -39,5 +44,5 @@ def write_arrays(path: str | os.PathLike, arrays: Mapping[str, np.ndarray]) -> N
     partial = path.with_name(path.name + ".partial")
     with named(path):
         with open(partial, "wb") as file:
-            np.savez(file, **arrays)
+            (np.savez_compressed if compressed else np.savez)(file, **arrays)
         os.replace(partial, path)

@@ -13,7 +13,7 @@ import hashlib
 import json
 import pathlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rl_jax.data import readers
@@ -203,6 +203,21 @@ def parse(raw: Mapping, columns: Columns, *, name: str = "", system: str = "") -
 def share_of(key: str) -> float:
     """A number in [0, 1) that is a pure function of a record's key, for splitting by prompt."""
     return int.from_bytes(hashlib.sha256(key.encode("utf-8", "replace")).digest()[:6], "big") / 2**48
+
+
+def held_out(keys: Collection[str], test_share: float) -> set[str]:
+    """The keys with the smallest `share_of`, whatever their order: at least one and never all, none of fewer than two.
+
+    Args:
+      keys: of the records; equal ones are one.
+      test_share: what is held out, in [0, 1], as far as the hashes are even.
+    """
+    shares = {key: share_of(key) for key in keys}
+    if len(shares) < 2:
+        return set()
+    bounds = sorted(shares.values())
+    bound = min(max(test_share, bounds[1]), bounds[-1])
+    return {key for key, share in shares.items() if share < bound}
 
 
 def _refuse_splits(folder: str, files: Sequence[pathlib.Path]) -> None:

@@ -314,15 +314,13 @@ def _name_apart(found: Mapping[str, Mapping[str, list]], *, several: bool) -> No
 
 def _hold_out(records: list[dict], test_share: float, source: Source) -> tuple[list[dict], list[dict]]:
     """(train, test): the prompts with the smallest hashes are held out, at least one, and never all."""
-    shares = {record["key"]: record_files.share_of(record["key"]) for record in records}
-    if len(shares) < 2:
+    keys = {record["key"] for record in records}
+    chosen = record_files.held_out(keys, test_share)
+    if not chosen:
         raise readers.DataError(
-            f"{source.paths[0]}: {len(records)} records with {len(shares)} distinct prompt, of which none can be held "
+            f"{source.paths[0]}: {len(records)} records with {len(keys)} distinct prompt, of which none can be held "
             "out for the evaluation: give test_path"
         )
-    bounds = sorted(shares.values())
-    bound = min(max(test_share, bounds[1]), bounds[-1])
-    chosen = {key for key, share in shares.items() if share < bound}
     return [r for r in records if r["key"] not in chosen], [r for r in records if r["key"] in chosen]
 
 

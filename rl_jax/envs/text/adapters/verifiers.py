@@ -16,28 +16,27 @@ from typing import Any
 from rl_jax.core.binding import resolve
 from rl_jax.envs.text.adapters.problems import FIRST_TEST, number_of
 from rl_jax.envs.text.protocol import Step
-from rl_jax.tasks.record_files import share_of
+from rl_jax.tasks.record_files import held_out
 
 
 @functools.cache  # there are as many environments as a step has episodes
 def split(taskset: str, most: int, test_share: float) -> tuple[list, list]:
     """(train, test): the tasks whose prompts have the smallest hashes are held out, at least one, and never all."""
     tasks = list(itertools.islice(iter(resolve(taskset)()), most))
-    shares = []
+    keys = []
     for place, task in enumerate(tasks):
         try:
-            shares.append(share_of(json.dumps([_message(said) for said in _chat(task.data)])))
+            keys.append(json.dumps([_message(said) for said in _chat(task.data)]))
         except ValueError as error:
             raise ValueError(f"taskset={taskset!r}, task {place}: {error}") from error
-    bounds = sorted(set(shares))
-    if len(bounds) < 2:
+    chosen = held_out(keys, test_share)
+    if not chosen:
         raise ValueError(
-            f"taskset={taskset!r}: {len(bounds)} distinct prompts among {len(tasks)} tasks, of at least 2: the "
+            f"taskset={taskset!r}: {len(set(keys))} distinct prompts among {len(tasks)} tasks, of at least 2: the "
             "evaluation needs one that is not trained"
         )
-    bound = min(max(test_share, bounds[1]), bounds[-1])
-    held_out = [share < bound for share in shares]
-    return tuple([task for task, out in zip(tasks, held_out, strict=True) if out is test] for test in (False, True))
+    placed = list(zip(tasks, keys, strict=True))
+    return [task for task, key in placed if key not in chosen], [task for task, key in placed if key in chosen]
 
 
 def _chat(data: Any) -> list:
