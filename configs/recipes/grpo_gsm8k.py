@@ -16,7 +16,7 @@ RECIPE = dict(
     hardware='one host: TPU v5e-8, or one GPU of 80 GB with `--config.mesh=""`',
     published="GSM8K test 36.4 -> 54.3 (0.5B); 77.9 (1.5B)",
     source="https://github.com/volcengine/verl/blob/main/docs/algo/baseline.md (GRPO-LoRA)",
-    plan="`grpo_gsm8k.json`: train 2.8, score 6.6, decode 1.4 of 16 GiB",
+    plan="`grpo_gsm8k.json`: train 2.7, score 6.6, decode 1.4 of 16 GiB",
     departs="rank, batch 64 and lengths are those in the name of verl's log; group 5, KL .001, 3e-6 of its examples",
 )
 MODELS = {"small": "0.5B", "medium": "1.5B"}

@@ -21,7 +21,7 @@ from experiments.parts import (
 from experiments.parts import policy as policy_parts
 from experiments.parts.processes import to_host
 from experiments.parts.setup import Setup
-from experiments.parts.training import make_trainer, with_merged_adapters
+from experiments.parts.training import make_trainer, with_adapters
 from rl_jax import ppo
 from rl_jax.advantages import tokens as token_advantages
 from rl_jax.advantages import turn_critics
@@ -239,7 +239,7 @@ def build(setup: Setup, params) -> tuple[PPOPrograms, LearnerState]:
     head = dict(num_outputs=objective.num_outputs(), members=members_of(objective))
     critic_params, critic_shardings = critics.start(setup, params, **head)
     of_policy, policy = policy_parts.build(setup, params)
-    predict = with_merged_adapters(setup, make_predict(setup.model, completion_length=length))
+    predict = with_adapters(setup, make_predict(setup.model, completion_length=length))
     predict_rows = in_micro_batches(predict, policy_parts.score_micro_batches(config))
 
     def objective_of(batch):
@@ -255,7 +255,7 @@ def build(setup: Setup, params) -> tuple[PPOPrograms, LearnerState]:
         return ppo.loss(score(params, tokens), values[:, :-1], batch, objective_of(batch))
 
     if settings.shared:
-        loss_fn = with_merged_adapters(setup, joint_loss)
+        loss_fn = with_adapters(setup, joint_loss)
         policy_step, policy = make_trainer(setup, config.train, loss_fn, critic_params, policy.trackers)
         critic_step, critic = None, None
     else:

@@ -13,7 +13,7 @@ import numpy as np
 
 from experiments.parts.async_shares import WHOLE, Share
 from experiments.parts.encoding import encode_prompts, whole_text
-from experiments.parts.sampler import Merging
+from experiments.parts.sampler import Attaching
 from experiments.parts.setup import Setup, replays_routes, sampling_of
 from rl_jax.core.types import Params
 from rl_jax.experience import admission, trajectory
@@ -295,6 +295,6 @@ def make_engine(setup: Setup, *, resumes: bool) -> Engine:
     )
 
 
-def make_place(setup: Setup) -> Merging:
+def make_place(setup: Setup) -> Attaching:
     """params -> the model's own params in the rollouts' layout."""
-    return Merging(setup, lambda params: params)
+    return Attaching(setup, lambda params: params)

@@ -16,7 +16,7 @@ from experiments.parts.foreign_kinds import replay
 from experiments.parts.foreign_stage import Candidates, Stage, rephrased
 from experiments.parts.judging import Judged
 from experiments.parts.prompt_limits import prompt_of
-from experiments.parts.training import with_merged_adapters
+from experiments.parts.training import with_adapters
 from rl_jax.core.binding import resolve
 from rl_jax.core.types import TokenBatch
 from rl_jax.selection import evolving, foreign_rows
@@ -205,5 +205,5 @@ def familiar_replay(
 @functools.lru_cache(maxsize=1)
 def _scorer(setup, length: int, chunk: int):
     """Compiled (params, TokenBatch) -> log-probs float [B, C]."""
-    score = with_merged_adapters(setup, make_score(setup.model, completion_length=length, chunk=chunk))
+    score = with_adapters(setup, make_score(setup.model, completion_length=length, chunk=chunk))
     return jax.jit(lambda params, rows: score(params, rows).log_probs)

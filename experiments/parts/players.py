@@ -23,7 +23,7 @@ from experiments.parts import (
     turn_signals,
 )
 from experiments.parts.encoding import whole_text
-from experiments.parts.sampler import Merging
+from experiments.parts.sampler import Attaching
 from experiments.parts.setup import Setup, sampling_of
 from rl_jax.core.binding import bind, needs
 from rl_jax.core.types import Params
@@ -203,7 +203,7 @@ class Player:
         held = self._limits.turns > 1 and not config.agent.partner and slots >= episodes  # a partner needs slots, too
         self._hold = held and mesh.size == 1
         self.older = None  # params of the partners, if they are not the policy's
-        self._params = Merging(setup, lambda params: params)
+        self._params = Attaching(setup, lambda params: params)
         self._choose, self._moments, self._seeds = turn_signals.chooser(config), None, []
         self._entropies, self._judged = turn_entropies.reader(setup), own_judgement.reader(setup, make)
         self._asked = plan_memory.asked(config)

@@ -29,7 +29,7 @@ from experiments.parts.prompts import make_prompts
 from experiments.parts.sample_groups import Collected
 from experiments.parts.sampler import make_sampler
 from experiments.parts.setup import Setup, check_rows, sampling_of
-from experiments.parts.training import jit_score, make_trainer, with_merged_adapters
+from experiments.parts.training import jit_score, make_trainer, with_adapters
 from rl_jax import advantages, credit, grpo, token_weights
 from rl_jax.core.binding import bind, needs
 from rl_jax.core.names import describe
@@ -291,7 +291,7 @@ def score_micro_batches(config) -> int:
 
 def make_loss(setup: Setup, score: Callable) -> Callable:
     """Makes loss_fn(params, PolicyBatch) -> (Mean, metrics), as the train step takes it."""
-    merged_score, add_ptx = with_merged_adapters(setup, score), pretraining.make_term(setup)
+    merged_score, add_ptx = with_adapters(setup, score), pretraining.make_term(setup)
 
     base = perception.with_terms(setup, merged_score, make_objective)
 

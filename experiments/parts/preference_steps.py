@@ -12,7 +12,7 @@ from experiments.parts.preference_data import flat
 from experiments.parts.processes import to_host
 from experiments.parts.setup import Setup
 from experiments.parts.trained_heads import add_head
-from experiments.parts.training import jit_score, make_trainer, to_mesh, trained_model, with_merged_adapters
+from experiments.parts.training import jit_score, make_trainer, to_mesh, trained_model, with_adapters
 from rl_jax import dpo, preferences
 from rl_jax.core.binding import bind, supply
 from rl_jax.core.masked import zero_masked
@@ -139,7 +139,7 @@ def build(setup: Setup, params: Params) -> tuple[PreferencePrograms, TrainState]
             f"algorithm.regularizer={config.algorithm.regularizer.fn} needs a head that only experiments.dpo trains"
         )
     score, score_more = make_scores(setup, objective.needs())
-    plain = with_merged_adapters(setup, score)
+    plain = with_adapters(setup, score)
 
     def loss_fn(params, batch, reference):
         return loss_and_scores(params, batch, reference)[0]
@@ -188,20 +188,20 @@ def make_scores(setup: Setup, needed: set[str]) -> tuple[Callable, Callable]:
     if "degree_logits" in needed:
         if more := sorted(needed & {"sequence_kl", "response_weights"}):
             raise ValueError(f"{' and '.join(more)} of the whole vocabulary cannot be had beside degree_logits")
-        return score, with_merged_adapters(setup, make_degree_score(setup, options))
+        return score, with_adapters(setup, make_degree_score(setup, options))
     if not needed & {"sequence_kl", "response_weights"}:
-        merged_score = with_merged_adapters(setup, score)
+        merged_score = with_adapters(setup, score)
         return score, lambda params, batch, reference: (merged_score(params, flat(batch.batch)), {})
     if setup.config.packing.mode != "padded":
         raise ValueError(
             f"packing.mode={setup.config.packing.mode!r}: terms of the whole vocabulary need 'padded' rows"
         )
     with_vocabulary = make_vocabulary_score(setup.model, **options)
-    merged = setup.merged or (lambda params: params)
+    attached = setup.attached or (lambda params: params)
 
     def score_more(params, batch, reference):
-        reference = merged(reference) if "sequence_kl" in needed else None
-        result, mask = with_vocabulary(merged(params), reference, flat(batch.batch)), batch.completion_mask
+        reference = attached(reference) if "sequence_kl" in needed else None
+        result, mask = with_vocabulary(attached(params), reference, flat(batch.batch)), batch.completion_mask
         extras = {"response_weights": response_weights(result.log_probs, result.log_sum_squares, mask)}
         if reference is not None:
             extras["sequence_kl"] = sequence_kl(result.kl, mask)

@@ -16,7 +16,7 @@ from ml_collections import ConfigDict
 
 from experiments.parts.encoding import encode_sft
 from experiments.parts.setup import Setup
-from experiments.parts.training import with_merged_adapters
+from experiments.parts.training import with_adapters
 from rl_jax import grpo, sft
 from rl_jax.core.binding import supply
 from rl_jax.core.masked import Mean
@@ -72,7 +72,7 @@ def weigh(config: ConfigDict, objective: grpo.Objective, batch: Any) -> Any:
 def make_term(setup: Setup) -> Callable[[Params, PolicyBatch, Mean, Metrics], tuple[Mean, Metrics]]:
     """Makes add(params, batch, loss, metrics) -> (loss with the term, metrics with ptx/loss)."""
     length, chunk = setup.config.rollout.completion_length, setup.config.score.chunk
-    score = with_merged_adapters(setup, make_score(setup.model, completion_length=length, chunk=chunk))
+    score = with_adapters(setup, make_score(setup.model, completion_length=length, chunk=chunk))
 
     def add(params: Params, batch: PolicyBatch, loss: Mean, metrics: Metrics) -> tuple[Mean, Metrics]:
         if WEIGHTS not in batch.extras:

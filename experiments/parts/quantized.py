@@ -79,9 +79,9 @@ class Quantizing:
 
     def __init__(self, setup: Any, make: Callable):
         weights = kinds(setup.config)[0]
-        merged = setup.merged or (lambda params: params)
-        shapes = jax.eval_shape(merged, setup.param_shapes)
-        quantize = sharding.on_mesh(lambda params: quantize_params(merged(params), weights), setup.mesh)
+        attached = setup.attached or (lambda params: params)
+        shapes = jax.eval_shape(attached, setup.param_shapes)
+        quantize = sharding.on_mesh(lambda params: quantize_params(attached(params), weights), setup.mesh)
         self.shapes = jax.eval_shape(quantize, setup.param_shapes)
 
         def shardings(mesh):
@@ -90,7 +90,7 @@ class Quantizing:
         self._quantize = jax.jit(quantize, out_shardings=shardings(setup.mesh))
         layout = setup.rollout
         self._layout = layout and layout._replace(param_shardings=shardings(layout.mesh))
-        self.generate = make(setup._replace(merged=None, param_shardings=shardings(setup.mesh), rollout=self._layout))
+        self.generate = make(setup._replace(attached=None, param_shardings=shardings(setup.mesh), rollout=self._layout))
         self._known: list[weakref.ref] = []
         self._quantized = None
 

@@ -23,7 +23,7 @@ from experiments.parts.preference_data import (
 from experiments.parts.processes import to_host
 from experiments.parts.reward_evaluation import evaluate_responses, evaluate_steps
 from experiments.parts.setup import Setup, load_params
-from experiments.parts.training import to_mesh, trained_model, with_merged_adapters
+from experiments.parts.training import to_mesh, trained_model, with_adapters
 from rl_jax import preferences, reward_model
 from rl_jax.core.binding import bind, needs
 from rl_jax.core.masked import masked_mean, zero_masked
@@ -97,7 +97,7 @@ def make_reader(setup: Setup, workdir: pathlib.Path | None = None) -> Reader:
 
 def _response_reader(setup: Setup) -> Reader:
     objective = make_objective(setup.config)
-    predict = with_merged_adapters(setup, make_predict_last(setup.model))
+    predict = with_adapters(setup, make_predict_last(setup.model))
 
     def outputs(params, batch):
         return predict(params, flat(batch.batch)).reshape(*batch.present.shape, -1)
@@ -123,7 +123,7 @@ def _response_reader(setup: Setup) -> Reader:
 def _steps_reader(setup: Setup) -> Reader:
     config = setup.config
     fn = bind(config.algorithm.loss.to_dict(), losses)
-    predict = with_merged_adapters(setup, make_predict_at(setup.model))
+    predict = with_adapters(setup, make_predict_at(setup.model))
 
     def encode(records):
         lengths = _lengths(config) | {"separator": config.encode.separator}
@@ -183,7 +183,7 @@ def _log_ratio_reader(setup: Setup, workdir: pathlib.Path | None = None) -> Read
     config = setup.config
     fn, beta = bind(config.algorithm.loss.to_dict(), losses), config.algorithm.beta
     options = dict(completion_length=config.rollout.completion_length, chunk=config.score.chunk)
-    score = with_merged_adapters(setup, make_score(setup.model, **options))
+    score = with_adapters(setup, make_score(setup.model, **options))
     reference_score = jax.jit(score)
 
     def encode(records):
@@ -220,7 +220,7 @@ def _user_reader(setup: Setup) -> Reader:
     if objective.num_outputs() != 1 or config.algorithm.responses != 2:
         raise ValueError("algorithm.reads='user' has one reward per response and reads pairs: responses=2")
     settings = config.algorithm.users
-    hidden_last = with_merged_adapters(setup, make_hidden_last(setup.model))
+    hidden_last = with_adapters(setup, make_hidden_last(setup.model))
     wanted = {"user", "noise", *needs(objective.loss)}
 
     def encode(records):

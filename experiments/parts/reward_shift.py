@@ -14,7 +14,7 @@ import numpy as np
 
 from experiments.parts.preference_data import flat
 from experiments.parts.setup import Setup
-from experiments.parts.training import with_merged_adapters
+from experiments.parts.training import with_adapters
 from rl_jax import preferences, reward_model
 from rl_jax.core.masked import masked_mean
 from rl_jax.core.types import Params, PreferenceBatch, TokenBatch
@@ -40,7 +40,7 @@ def extended(setup: Setup, reader: Any, objective: reward_model.Objective) -> An
         raise ValueError(f"algorithm.views.coef={coef}: views are of pairs, algorithm.responses=2")
     if step_size and (setup.merged or objective.members > 1):
         raise ValueError(f"algorithm.meta.step_size={step_size}: MetaRM moves a whole model with one head; no adapters")
-    hidden = with_merged_adapters(setup, make_hidden_last(setup.model))
+    hidden = with_adapters(setup, make_hidden_last(setup.model))
     predict, rows = make_predict_last(setup.model), unlabelled(setup) if step_size else {}
 
     def batch(arrays: dict, places: np.ndarray, size: int) -> PreferenceBatch:

@@ -12,7 +12,7 @@ import numpy as np
 
 from experiments.parts.preference_data import flat
 from experiments.parts.setup import Setup
-from experiments.parts.training import with_merged_adapters
+from experiments.parts.training import with_adapters
 from rl_jax.core.masked import masked_mean
 from rl_jax.core.types import Params, PreferenceBatch
 from rl_jax.losses.reward_model.traces import trace_nll
@@ -33,7 +33,7 @@ def extended(setup: Setup, reader: Any) -> Any:
         return reader
     start, observed = token_of(setup, config.start), token_of(setup, config.observed) if config.observed else -1
     length = setup.config.rollout.completion_length
-    score = with_merged_adapters(
+    score = with_adapters(
         setup, make_score(setup.model, completion_length=length, chunk=setup.config.score.chunk)
     )
 

@@ -6,7 +6,7 @@ import jax
 
 from experiments.parts.processes import to_host
 from experiments.parts.setup import Setup, model_config
-from experiments.parts.training import with_merged_adapters
+from experiments.parts.training import with_adapters
 from rl_jax.core.packed_rows import rows_of
 from rl_jax.core.types import Packed, Params, TokenBatch
 from rl_jax.models.transformer.model import make_routed_apply
@@ -27,7 +27,7 @@ def make_router_metrics(setup: Setup) -> Callable[[Params, TokenBatch | Packed],
     config = model_config(setup)
     if not config.num_experts:
         return lambda params, rows: {}
-    apply = with_merged_adapters(setup, make_routed_apply(config))
+    apply = with_adapters(setup, make_routed_apply(config))
 
     def router(params, rows):
         stats = apply(params, rows_of(rows))[1]

@@ -86,11 +86,11 @@ def make_drawer(setup: Setup, *, share: float, group_size: int) -> Drawer:
     if any(quantized.kinds(setup.config)):
         raise ValueError(f"a share of {share} samples from two models: leave rollout.weights and rollout.cache empty")
     mixed = make_generate(make_mixture(setup.model, share), **options)
-    merged = setup.merged or (lambda params: params)
+    attached = setup.attached or (lambda params: params)
     rows, everywhere = sharding.batch_sharding(setup.mesh), sharding.replicated(setup.mesh)
     params = setup.param_shardings
     generate = jax.jit(
-        lambda policy, reference, *rest: mixed({"policy": merged(policy), "reference": merged(reference)}, *rest),
+        lambda policy, reference, *rest: mixed({"policy": attached(policy), "reference": attached(reference)}, *rest),
         in_shardings=(params, params, rows, rows, everywhere),
         out_shardings=rows,
     )

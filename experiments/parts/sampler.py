@@ -14,7 +14,7 @@ from ml_collections import ConfigDict
 from experiments.parts import hub, processes, quantized, rollout_mesh
 from experiments.parts.encoding import whole_text
 from experiments.parts.setup import Setup, model_config, policies_of
-from experiments.parts.training import jit_generate, with_merged_adapters
+from experiments.parts.training import jit_generate, with_adapters
 from rl_jax.core import types
 from rl_jax.core.binding import bind, needs
 from rl_jax.models.hf import loading
@@ -44,7 +44,7 @@ def make_sampler(setup: Setup, num_prompts: int, **options) -> Callable:
         processes.one_process("rollout.engine.name='openai'", "each would ask the server for all rows")
     if name == "continuous":
         generate = Together(setup, _continuous(setup, num_prompts, **options))
-        return quantized.Quantizing(setup, lambda _: generate) if in_8_bits else Merging(setup, generate)
+        return quantized.Quantizing(setup, lambda _: generate) if in_8_bits else Attaching(setup, generate)
     if name == "openai":
         return _openai(setup, **options)
     if name != "lockstep":
@@ -61,20 +61,20 @@ def say_engine(config, ahead: Callable) -> None:
         ahead.write("the continuous engine compiles its programs before its first rollout: this can take minutes\n")
 
 
-class Merging:
-    """A generate that is not a jitted function, called with merged params in the rollouts' layout.
+class Attaching:
+    """A generate that is not a jitted function, called with attached adapters in the rollouts' layout.
 
     It counts its compiled programs as a jitted function does.
     """
 
     def __init__(self, setup: Setup, generate: Callable):
         self.generate = generate
-        self._merge = jax.jit(setup.merged) if setup.merged else None
+        self._attach = jax.jit(setup.attached) if setup.attached else None
         self._layout = setup.rollout
 
     def __call__(self, params: types.Params, *rest) -> types.Rollout:
         params = rollout_mesh.place(self._layout, params)
-        return self.generate(self._merge(params) if self._merge else params, *rest)
+        return self.generate(self._attach(params) if self._attach else params, *rest)
 
     def _cache_size(self) -> int:
         return self.generate._cache_size()
@@ -128,7 +128,7 @@ def _openai(setup: Setup, *, sampling: Sampling, **options) -> OpenAIGenerate:
     score = None
     if sampling != Sampling():
         length, chunk = options["completion_length"], setup.config.score.chunk
-        score = jax.jit(with_merged_adapters(setup, make_score(setup.model, completion_length=length, chunk=chunk)))
+        score = jax.jit(with_adapters(setup, make_score(setup.model, completion_length=length, chunk=chunk)))
     return OpenAIGenerate(
         settings.url,
         model=settings.model,

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-from absl import logging
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
@@ -50,7 +49,8 @@ class Setup(NamedTuple):
       init_params: () -> params on the mesh, from the checkpoint or random.
       param_shapes: tree of jax.ShapeDtypeStruct.
       param_shardings: tree of shardings.
-      merged: trained params -> the model's params and any heads, if adapters are trained (LoRA); else None.
+      attached: trained params -> what the model and any heads run on, if adapters are trained (LoRA); else None.
+      merged: trained params -> the same without adapters, for files, servers and other runs; None as `attached`.
       rollout: sampling layout, if it differs from the training layout; else None.
     """
 
@@ -61,6 +61,7 @@ class Setup(NamedTuple):
     init_params: Callable[[], types.Params]
     param_shapes: Any
     param_shardings: Any
+    attached: Callable[[types.Params], types.Params] | None = None
     merged: Callable[[types.Params], types.Params] | None = None
     rollout: rollout_mesh.Layout | None = None
 
@@ -82,7 +83,7 @@ def make_setup(config: ConfigDict, task: tasks.Task | None = None) -> Setup:
         result = _setup_hf(config, mesh, task)
     else:
         result = assemble(config, mesh, task, *load_model(config.model.to_dict(), config.seed, task.tokenizer))
-    result = with_adapters(result) if config.model.lora.rank else result
+    result = add_adapters(result) if config.model.lora.rank else result
     _check_sampling(config, result.model)
     result = result._replace(task=prompt_limits.limited(config, result.task))
     result = result._replace(model=sharding.model_on_mesh(result.model, mesh))
@@ -147,15 +148,9 @@ def lora_config(config: ConfigDict) -> lora.LoraConfig:
     return lora.LoraConfig(**config.model.lora.to_dict())
 
 
-def with_adapters(setup: Setup) -> Setup:
+def add_adapters(setup: Setup) -> Setup:
     """The setup with params {"base": the model's, "adapters": what is trained}."""
     config, seed = lora_config(setup.config), setup.config.seed
-    if (dtype := policies_of(setup.config.model)["dtype"]) != "float32":
-        logging.warning(
-            "adapters are merged before a forward in %s: changes below half a unit of a weight are rounded away until "
-            "they have grown (docs/pages/models.md, LoRA)",
-            dtype,
-        )
 
     def add(base):
         return {"base": base, "adapters": lora.init_lora(config, base, jax.random.key(seed))}
@@ -168,6 +163,7 @@ def with_adapters(setup: Setup) -> Setup:
         init_params=lambda: place(setup.init_params()),
         param_shapes=shapes,
         param_shardings=shardings,
+        attached=lambda params: lora.attach_trained(config, params),
         merged=lambda params: lora.merge_trained(config, params),
     )
 

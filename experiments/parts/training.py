@@ -152,29 +152,29 @@ def jit_streaming_step(setup: Setup, settings: ConfigDict, loss_fn: Callable, st
     )
 
 
-def with_merged_adapters(setup: Setup, fn: Callable) -> Callable:
-    """Wraps `fn(model_params, ...)` to take the trained params, merging LoRA adapters first."""
-    merged = setup.merged
-    if not merged:
+def with_adapters(setup: Setup, fn: Callable) -> Callable:
+    """Wraps `fn(model_params, ...)` to take the trained params, with LoRA adapters beside their kernels."""
+    attached = setup.attached
+    if not attached:
         return fn
 
     @functools.wraps(fn)  # it says which arguments there are: core.packed_rows.hidden_at asks
     def call(params, *rest, **keywords):
-        return fn(merged(params), *rest, **keywords)
+        return fn(attached(params), *rest, **keywords)
 
     return call
 
 
 def trained_model(setup: Setup) -> types.Model:
     """The model with an `apply` of the trained params; a head is as wide as its hidden states."""
-    return setup.model._replace(apply=with_merged_adapters(setup, setup.model.apply))
+    return setup.model._replace(apply=with_adapters(setup, setup.model.apply))
 
 
 def jit_generate(generate: Callable, setup: Setup) -> Callable:
     """Compiles `generate` for the mesh; prompts and rollouts are sharded by rows."""
     mesh, params = setup.rollout[:2] if setup.rollout else (setup.mesh, setup.param_shardings)
     rows, everywhere = sharding.batch_sharding(mesh), sharding.replicated(mesh)
-    sample = sharding.on_mesh(with_merged_adapters(setup, generate), mesh)
+    sample = sharding.on_mesh(with_adapters(setup, generate), mesh)
     compiled = jax.jit(sample, in_shardings=(params, rows, rows, everywhere), out_shardings=rows)
     return rollout_mesh.Placing(compiled, setup.rollout) if setup.rollout else compiled
 
@@ -182,4 +182,4 @@ def jit_generate(generate: Callable, setup: Setup) -> Callable:
 def jit_score(score: Callable, setup: Setup) -> Callable:
     """Compiles `score` for the mesh."""
     rows = sharding.batch_sharding(setup.mesh)
-    return jax.jit(with_merged_adapters(setup, score), in_shardings=(setup.param_shardings, rows), out_shardings=rows)
+    return jax.jit(with_adapters(setup, score), in_shardings=(setup.param_shardings, rows), out_shardings=rows)

@@ -15,7 +15,7 @@ from experiments.parts.packers import DemonstrationPacker
 from experiments.parts.rewards import make_rewards
 from experiments.parts.run import Run, checkpoint_items, state_of
 from experiments.parts.setup import Setup, check_rows, load_params
-from experiments.parts.training import make_trainer, with_merged_adapters
+from experiments.parts.training import make_trainer, with_adapters
 from rl_jax import sft
 from rl_jax.core.binding import bind
 from rl_jax.core.masked import masked_mean
@@ -204,7 +204,7 @@ def make_loss(setup: Setup):
     length, chunk = setup.config.rollout.completion_length, setup.config.score.chunk
     if setup.config.sft.loss.fn:
         return _make_drawn_loss(setup, length, chunk)
-    score = with_merged_adapters(setup, make_score(setup.model, completion_length=length, chunk=chunk))
+    score = with_adapters(setup, make_score(setup.model, completion_length=length, chunk=chunk))
 
     def loss_fn(params, batch):
         tokens, completion_mask = batch
@@ -216,7 +216,7 @@ def make_loss(setup: Setup):
 def _make_drawn_loss(setup: Setup, length: int, chunk: int):
     """The same for a loss that draws at each token, whose batch has seeds."""
     fn = bind(setup.config.sft.loss.to_dict(), one_token)
-    score = with_merged_adapters(
+    score = with_adapters(
         setup, token_rollouts.make_token_rollouts(setup.model, fn, completion_length=length, chunk=chunk)
     )
 

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding
 
 from experiments.parts import actor_critic, critics, hub, policy, quantized, rollout_mesh, schedules, warm_start
-from experiments.parts.setup import POLICIES, Setup, sampling_of, with_adapters, with_layout
-from experiments.parts.training import make_step, with_merged_adapters
+from experiments.parts.setup import POLICIES, Setup, add_adapters, sampling_of, with_layout
+from experiments.parts.training import make_step, with_adapters
 from rl_jax import ppo, tasks
 from rl_jax.core.types import PolicyBatch, TokenBatch
 from rl_jax.models.heads import make_predict
@@ -82,7 +82,7 @@ def describe(config, model: TransformerConfig, mesh: Mesh, devices: list | None 
     shapes = loading.param_shapes(model)
     shardings = sharding.tree_shardings(shapes, mesh)
     setup = Setup(config, mesh, None, make_transformer(model), None, shapes, shardings)
-    setup = with_adapters(setup) if config.model.lora.rank else setup
+    setup = add_adapters(setup) if config.model.lora.rank else setup
     return with_layout(setup, model.dtype, list(mesh.devices.flat) if devices is None else devices)
 
 
@@ -190,7 +190,7 @@ def critic(setup: Setup, rows: int, micro_batches: int | None = None) -> Planned
     if micro_batches:
         settings.update(micro_batches=micro_batches)
     predict = make_predict(setup.model, completion_length=config.rollout.completion_length)
-    loss = critics.make_loss(with_merged_adapters(setup, predict), lambda batch: objective)
+    loss = critics.make_loss(with_adapters(setup, predict), lambda batch: objective)
     optimizer, step = make_step(setup, settings, loss)
     policy_batch = _policy_batch(setup, rows)
     values = policy_batch.advantages  # of pairs of critics there are more, which no recipe has
@@ -209,7 +209,7 @@ def predict(setup: Setup, rows: int, micro_batches: int | None = None) -> Planne
     del micro_batches
     config, batch = setup.config, _token_batch(setup.config, rows)
     shapes = _critic_shapes(setup)
-    call = with_merged_adapters(setup, make_predict(setup.model, completion_length=config.rollout.completion_length))
+    call = with_adapters(setup, make_predict(setup.model, completion_length=config.rollout.completion_length))
     arguments = (_placed(shapes, sharding.tree_shardings(shapes, setup.mesh)), on_rows(setup, batch))
     return Planned("predict", call, arguments, {}, 0)
 
@@ -265,7 +265,7 @@ def forward(setup: Setup, scorer: Callable, batch: TokenBatch) -> Planned:
     rows = sharding.batch_sharding(setup.mesh)
     keywords = {"in_shardings": (setup.param_shardings, rows), "out_shardings": rows}
     arguments = (_params(setup), on_rows(setup, batch))
-    return Planned("score", with_merged_adapters(setup, scorer), arguments, keywords, head_slices(setup.config))
+    return Planned("score", with_adapters(setup, scorer), arguments, keywords, head_slices(setup.config))
 
 
 def decode(setup: Setup, prompts: int) -> Planned:
@@ -284,7 +284,7 @@ def decode(setup: Setup, prompts: int) -> Planned:
     tokens = [jax.ShapeDtypeStruct(shape, kind) for kind in (jnp.int32, jnp.bool_)]
     key = jax.eval_shape(functools.partial(jax.random.key, 0))
     arguments = (_params(setup), *on_rows(setup, tokens), _placed(key, everywhere))
-    sample = with_merged_adapters(setup, generate)
+    sample = with_adapters(setup, generate)
     return Planned("decode", sample, arguments, keywords, config.rollout.completion_length - 1)
 
 

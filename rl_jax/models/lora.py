@@ -1,16 +1,20 @@
-"""Low-rank adapters (LoRA, rsLoRA, DoRA) as a transform over params, independent of the model.
+"""Low-rank adapters (LoRA, rsLoRA, DoRA) as a transform over params.
 
     adapters = init_lora(config, params, key)
-    loss = lambda adapters, batch: ...model.apply(merge(config, params, adapters), batch)...
+    loss = lambda adapters, batch: ...model.apply(attach(config, params, adapters), batch)...
 
 Only the adapters get a gradient. In a training state both are stored as {"base": params, "adapters": adapters}, with
 `with_adapters` around `apply` and `partition.freeze(optimizer, "base")`. Further groups of such a state, like a value
-head, are trained in full. Rollouts use the model itself on `merge`d
-params, and the reference policy of a KL penalty is the base, for free. The cost of not touching the model: a step forms
-the merged kernels and their gradients, as large as the adapted kernels; activations cost nothing extra.
+head, are trained in full. The reference policy of a KL penalty is the base, for free.
+
+Training and sampling `attach` the adapters: a transformer's linear layers add their product to that of the kernel, so
+that no second kernel and no gradient of one is formed, and no change is rounded to a 16-bit kernel's dtype. Files and
+servers get `merge`d params.
 """
 
 import dataclasses
+import functools
+import re
 from collections.abc import Callable
 
 import chex
@@ -21,6 +25,8 @@ from rl_jax.core.types import Params, path_name
 from rl_jax.models.partition import matches
 
 VARIANTS = ("lora", "rslora", "dora")
+BESIDE = r"layers/(q|k|v|o|gate|up|down)"  # layers that add their adapters themselves: transformer.blocks.Dense
+_EXPERTS = "layers/experts/"  # groups whose matrices are the leaves themselves
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +62,7 @@ def kernels(params: Params) -> dict[str, chex.Array]:
     result = {}
     for path, leaf in jax.tree_util.tree_flatten_with_path(params)[0]:
         name = path_name(path)
-        if name.endswith("/kernel") or (name.startswith("layers/experts/") and leaf.ndim == 4):
+        if name.endswith("/kernel") or (name.startswith(_EXPERTS) and leaf.ndim == 4):
             result[name.removesuffix("/kernel")] = leaf
     return result
 
@@ -106,13 +112,8 @@ def merge(config: LoraConfig, params: Params, adapters: Params) -> Params:
     """
     every, merged = kernels(params), jax.tree.map(jax.lax.stop_gradient, params)
     for name, adapter in adapter_groups(adapters).items():
+        _check(config, every.get(name), name, adapter)
         a, b = adapter["a"], adapter["b"]
-        if name not in every or every[name].shape != (*a.shape[:-1], b.shape[-1]):
-            shape = every[name].shape if name in every else None
-            raise ValueError(f"the adapter of {name!r} is {a.shape} by {b.shape}, its kernel in the params {shape}")
-        if ("magnitude" in adapter) != (config.variant == "dora"):
-            raise ValueError(f"variant={config.variant!r}, but the adapter of {name!r} holds {', '.join(adapter)}")
-        chex.assert_axis_dimension(a, -1, config.rank)
         kernel = jax.lax.stop_gradient(jnp.asarray(every[name]))
         wide = kernel.astype(jnp.float32) + config.scale * jnp.matmul(
             a.astype(jnp.float32), b.astype(jnp.float32), precision=jax.lax.Precision.HIGHEST
@@ -120,22 +121,69 @@ def merge(config: LoraConfig, params: Params, adapters: Params) -> Params:
         if config.variant == "dora":
             magnitude = adapter["magnitude"].astype(jnp.float32)[..., None, :]
             wide = wide * (magnitude / jax.lax.stop_gradient(_column_norms(wide)))
-        wide = wide.astype(kernel.dtype)
-        merged = _replaced(merged, name.split("/"), wide)
+        path = name.split("/") if kernel.ndim == 4 and name.startswith(_EXPERTS) else [*name.split("/"), "kernel"]
+        merged = _replaced(merged, path, wide.astype(kernel.dtype))
     return merged
+
+
+def _check(config: LoraConfig, kernel: chex.Array | None, name: str, adapter: dict[str, chex.Array]) -> None:
+    a, b = adapter["a"], adapter["b"]
+    if kernel is None or kernel.shape != (*a.shape[:-1], b.shape[-1]):
+        shape = None if kernel is None else kernel.shape
+        raise ValueError(f"the adapter of {name!r} is {a.shape} by {b.shape}, its kernel in the params {shape}")
+    if ("magnitude" in adapter) != (config.variant == "dora"):
+        raise ValueError(f"variant={config.variant!r}, but the adapter of {name!r} holds {', '.join(adapter)}")
+    chex.assert_axis_dimension(a, -1, config.rank)
+
+
+def attach(config: LoraConfig, params: Params, adapters: Params) -> Params:
+    """Params for a transformer's `apply`, adapters beside the kernels: x W + (x lora_a) lora_b.
+
+    What its layers cannot add themselves (head, experts, router) is merged. The values are those of `merge` up to
+    rounding. `params` get no gradient.
+
+    Args:
+      config: of the adapters.
+      params: of a transformer.
+      adapters: as from init_lora.
+
+    Returns:
+      The params, in which an adapted group of BESIDE also holds "lora_a", float32 [L, D_in, r]; "lora_b", float32
+        [L, r, D_out], with the scale; and for DoRA "lora_factor", float32 [L, D_out], magnitude / |W + scale a b|.
+
+    Raises:
+      ValueError: as merge.
+    """
+    groups, every = adapter_groups(adapters), kernels(params)
+    beside = {name: groups.pop(name) for name in list(groups) if re.fullmatch(BESIDE, name)}
+    attached = merge(config, params, nest(groups))
+    for name, adapter in beside.items():
+        _check(config, every.get(name), name, adapter)
+        a, b = adapter["a"].astype(jnp.float32), config.scale * adapter["b"].astype(jnp.float32)
+        more = {"lora_a": a, "lora_b": b}
+        if config.variant == "dora":
+            norms = _adapted_norms(*jax.lax.stop_gradient((jnp.asarray(every[name], jnp.float32), a, b)))
+            more["lora_factor"] = adapter["magnitude"].astype(jnp.float32) / norms
+        for leaf, array in more.items():
+            attached = _replaced(attached, [*name.split("/"), leaf], array)
+    return attached
 
 
 def merge_trained(config: LoraConfig, params: Params) -> Params:
     """`merge` of {"base": params, "adapters": adapters, ...}; further groups (heads) stay as they are."""
-    heads = {name: group for name, group in params.items() if name not in ("base", "adapters")}
-    return {**merge(config, params["base"], params["adapters"]), **heads}
+    return {**merge(config, params["base"], params["adapters"]), **_heads(params)}
+
+
+def attach_trained(config: LoraConfig, params: Params) -> Params:
+    """`attach` of {"base": params, "adapters": adapters, ...}; further groups (heads) stay as they are."""
+    return {**attach(config, params["base"], params["adapters"]), **_heads(params)}
 
 
 def with_adapters(config: LoraConfig, fn: Callable) -> Callable:
     """`fn(params, ...)`, a model's apply or unembed, as a function of {"base": params, "adapters": adapters}."""
 
     def adapted(params: Params, *args, **kwargs):
-        return fn(merge_trained(config, params), *args, **kwargs)
+        return fn(attach_trained(config, params), *args, **kwargs)
 
     return adapted
 
@@ -162,6 +210,17 @@ def _column_norms(kernel: chex.Array) -> chex.Array:
     return jnp.sqrt(jnp.sum(jnp.square(kernel), axis=-2, keepdims=True))
 
 
+def _adapted_norms(kernel: chex.Array, a: chex.Array, b: chex.Array) -> chex.Array:
+    """|W + a b| of each column, [..., D_out], without a b: |W|^2 + 2 (W^T a) . b^T + b^T (a^T a) b."""
+    product = functools.partial(jnp.einsum, precision=jax.lax.Precision.HIGHEST)
+    crossed = product("...io,...ir->...ro", kernel, a) + 0.5 * product("...ir,...is,...so->...ro", a, a, b)
+    return jnp.sqrt(jnp.sum(jnp.square(kernel), axis=-2) + 2.0 * jnp.sum(crossed * b, axis=-2))
+
+
+def _heads(params: Params) -> Params:
+    return {name: group for name, group in params.items() if name not in ("base", "adapters")}
+
+
 def _put(tree: Params, name: str, value) -> None:
     *above, last = name.split("/")
     for part in above:
@@ -169,9 +228,7 @@ def _put(tree: Params, name: str, value) -> None:
     tree[last] = value
 
 
-def _replaced(params: Params, path: list[str], kernel: chex.Array) -> Params:
-    """A copy of the nested dict with one kernel changed; the caller's own dict is not modified."""
-    below = params[path[0]]
-    if len(path) > 1:
-        return {**params, path[0]: _replaced(below, path[1:], kernel)}
-    return {**params, path[0]: {**below, "kernel": kernel} if isinstance(below, dict) else kernel}
+def _replaced(params: Params, path: list[str], leaf: chex.Array) -> Params:
+    """A copy of the nested dict with one leaf changed or added; the caller's own dict is not modified."""
+    name, *below = path
+    return {**params, name: _replaced(params[name], below, leaf) if below else leaf}

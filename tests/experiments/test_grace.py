@@ -87,7 +87,7 @@ def test_the_judge_rewards_positives_alone(monkeypatch):
     monkeypatch.setattr(embedding, "in_batches", in_batches)
     monkeypatch.setattr(embedding, "token_rows", lambda *_: types.SimpleNamespace(segment_ids=np.ones((1, 1))))
     model = types.SimpleNamespace(apply=None)
-    setup = types.SimpleNamespace(model=model, merged=None, task=types.SimpleNamespace(tokenizer=None))
+    setup = types.SimpleNamespace(model=model, attached=None, merged=None, task=types.SimpleNamespace(tokenizer=None))
     judge = judges.contrastive(setup, temperature=0.2)
     cut = np.zeros(len(names), bool)
     cut[[2 * G, 0]] = True  # a positive's and a negative's row

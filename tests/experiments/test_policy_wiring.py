@@ -289,7 +289,7 @@ def test_ppos_programs_are_the_policys_and_the_critics(config, monkeypatch, shar
     with config.unlocked():
         config.critic = dict(shared=shared, micro_batches=7)
         config.train.micro_batches = 5
-    setup = types.SimpleNamespace(config=config, mesh=everywhere.mesh, model=None, merged=None)
+    setup = types.SimpleNamespace(config=config, mesh=everywhere.mesh, model=None, attached=None, merged=None)
     programs, learner = actor_critic.build(setup, None)
     assert (programs.generate, programs.score, programs.references) == ("generate", "score", "references")
     assert programs.follow == "follow" and programs.greedy is None

@@ -105,7 +105,7 @@ def test_steps_are_read_at_their_last_tokens(monkeypatch):
     config.encode = dict(separator="\n", truncate="refuse")
     config.algorithm = dict(loss=dict(fn="step_cross_entropy"))
     tokenizer = CharTokenizer("abc:\n")
-    monkeypatch.setattr(reward_readers, "with_merged_adapters", lambda setup, fn: fn)
+    monkeypatch.setattr(reward_readers, "with_adapters", lambda setup, fn: fn)
     monkeypatch.setattr(reward_readers, "Packing", mock.MagicMock())
     setup = SimpleNamespace(config=config, model=mock.MagicMock(), task=SimpleNamespace(tokenizer=tokenizer))
     reader = reward_readers._steps_reader(setup)
@@ -124,7 +124,7 @@ def test_an_implicit_reward_is_a_log_ratio(monkeypatch):
     config = given.get_config("smoke")
     config.algorithm = dict(loss=dict(fn="implicit_outcome"), beta=0.5)
     log_probs = np.float32([[-1.0, -2.0], [-3.0, np.nan]])
-    monkeypatch.setattr(reward_readers, "with_merged_adapters", lambda setup, fn: fn)
+    monkeypatch.setattr(reward_readers, "with_adapters", lambda setup, fn: fn)
     monkeypatch.setattr(reward_readers, "PreferencePacker", mock.MagicMock())
     monkeypatch.setattr(reward_readers, "make_score", lambda model, **_: lambda params, rows: SimpleNamespace(
         log_probs=jnp.asarray(log_probs)
@@ -143,7 +143,7 @@ def test_heads_read_packed_responses_at_their_ends(monkeypatch, reads):
     config, packer = reward_models.get_config("smoke"), mock.MagicMock()
     monkeypatch.setattr(reward_readers, "PreferencePacker", packer)
     config.algorithm.update(reads=reads, responses=2)
-    setup = SimpleNamespace(config=config, model=None, merged=None)
+    setup = SimpleNamespace(config=config, model=None, attached=None, merged=None)
     assert reward_readers.make_reader(setup).pack is packer.return_value
     packer.assert_called_once_with(setup, to_end=True)
 

@@ -44,7 +44,7 @@ def model(monkeypatch):
     monkeypatch.setattr(policy, "make_scorer", lambda setup: logs)
     config = SimpleNamespace(seed=0, sample=SimpleNamespace(group_size=2))
     mesh = sharding.make_mesh(sharding.parse_mesh(""), jax.devices()[:1])
-    setup = SimpleNamespace(config=config, merged=None, mesh=mesh)
+    setup = SimpleNamespace(config=config, attached=None, merged=None, mesh=mesh)
     return step_model.StepModel(setup, {"w": jnp.full(8, -1.0)}, beta=BETA, learning_rate=0.1, updates=1)
 
 

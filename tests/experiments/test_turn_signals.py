@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from experiments.parts import play_groups, players, policy, turn_entropies, turn_signals
-from experiments.parts.sampler import Merging
+from experiments.parts.sampler import Attaching
 from experiments.parts.setup import make_setup
 from experiments.tools.flat_episodes import Echo, config_of
 from rl_jax.core.types import TokenBatch, TokenScores
@@ -113,8 +113,8 @@ def test_the_entropies_of_tokens_are_the_models_and_none_are_made_unasked(run):
     config.model.lora.update(rank=2, targets="layers/q")  # adapters that are new change nothing
     lora = make_setup(config)
     with_adapters = lora.init_params() | {"base": params}
-    merging = Merging(lora, lambda params: params)
-    teller = SimpleNamespace(_entropies=turn_entropies.reader(lora), _params=merging, _asked=frozenset())
+    attaching = Attaching(lora, lambda params: params)
+    teller = SimpleNamespace(_entropies=turn_entropies.reader(lora), _params=attaching, _asked=frozenset())
     (told,) = players.Player._told(teller, with_adapters, [played], [{}])
     for ours, plain in zip(told["entropies"], found, strict=True):
         for x, y in zip(ours, plain, strict=True):

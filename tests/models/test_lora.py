@@ -1,5 +1,6 @@
 """Adapters against the PEFT package: logits and gradients on tiny random models, folders in both directions."""
 
+import dataclasses
 import functools
 import json
 
@@ -15,9 +16,10 @@ import transformers
 from rl_jax.core.types import TokenBatch
 from rl_jax.models.hf import loading
 from rl_jax.models.hf.peft import load_peft, save_peft
-from rl_jax.models.lora import LoraConfig, adapter_groups, init_lora, kernels, merge, with_adapters
+from rl_jax.models.lora import LoraConfig, adapter_groups, attach, init_lora, kernels, merge, with_adapters
 from rl_jax.models.partition import freeze, frozen_mask, parameter_table, stop_frozen
-from rl_jax.models.transformer.model import make_transformer
+from rl_jax.models.transformer.blocks import Dense
+from rl_jax.models.transformer.model import TransformerConfig, make_transformer
 
 # peft still asks transformers under a name that it is giving up.
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")
@@ -55,6 +57,17 @@ def bases(tmp_path_factory):
         model.save_pretrained(folder)
         found[name] = (folder, *loading.load(folder))
     return found
+
+
+SMALL = TransformerConfig(
+    vocab_size=64, embed_dim=32, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=8, mlp_dim=48, tied_head=False
+)
+
+
+def perturbed(params):
+    """Params without zeros, as after training."""
+    rng = np.random.default_rng(2)
+    return jax.tree.map(lambda leaf: leaf + jnp.asarray(0.1 * rng.normal(size=leaf.shape), jnp.float32), params)
 
 
 def their_base(bases, name):
@@ -114,6 +127,8 @@ def test_peft_opens_what_we_save(bases, tmp_path, name, variant):
     logits = logits_of(jax.jit(merge, static_argnums=0)(lora, params, adapters))
     assert float(jnp.abs(logits - logits_of(params)).max()) > 0.1  # the adapter does something
     np.testing.assert_allclose(logits, their_logits(theirs).detach(), atol=1e-5, rtol=1e-5)
+    beside = logits_of(jax.jit(attach, static_argnums=0)(lora, params, adapters))
+    np.testing.assert_allclose(beside, their_logits(theirs).detach(), atol=1e-5, rtol=1e-5)
     np.testing.assert_allclose(logits, their_logits(theirs.merge_and_unload()).detach(), atol=1e-5, rtol=1e-5)
 
 
@@ -139,8 +154,7 @@ def test_we_open_what_peft_saves_and_the_gradients_agree(bases, tmp_path, varian
     model = make_transformer(model_config)
 
     def loss(adapters):
-        merged = merge(lora, params, adapters)
-        return token_loss(our_logits(model, merged))
+        return token_loss(our_logits(model, attach(lora, params, adapters)))
 
     value, gradients = jax.jit(jax.value_and_grad(loss))(adapters)
     rows = torch.tensor(TOKENS)
@@ -206,6 +220,49 @@ def test_a_base_in_bfloat16_stays_so(bases):
     assert {leaf.dtype for leaf in jax.tree.leaves(merged)} == {jnp.dtype("bfloat16")}
     wide = merge(lora, jax.tree.map(lambda leaf: leaf.astype(jnp.float32), params), adapters)["layers"]["q"]["kernel"]
     np.testing.assert_array_equal(merged["layers"]["q"]["kernel"], wide.astype(jnp.bfloat16))
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("remat", ["none", "full"])
+def test_beside_its_kernel_an_adapter_is_what_it_is_merged(variant, remat):
+    model_config = dataclasses.replace(SMALL, qkv_bias=True, remat=remat)
+    model, lora = make_transformer(model_config), LoraConfig(3, 6, "layers/(q|o|gate|down)|head", variant)
+    params = perturbed(model.init(jax.random.key(0)))
+    adapters = randomised(lora, params)
+    attached = attach(lora, params, adapters)
+    assert set(attached["layers"]["q"]) - {"lora_factor"} == {"kernel", "bias", "lora_a", "lora_b"}
+    assert set(attached["head"]) == {"kernel"}  # merged: only layers add their adapters themselves
+    found = {}
+    for form in (merge, attach):
+
+        def loss(params, adapters, form=form):
+            return token_loss(our_logits(model, form(lora, params, adapters)))
+
+        found[form] = jax.jit(jax.value_and_grad(loss, argnums=(0, 1)))(params, adapters)
+    (merged, expected), (beside, gradients) = found[merge], found[attach]
+    np.testing.assert_allclose(beside, merged, rtol=1e-6)
+    jax.tree.map(functools.partial(np.testing.assert_allclose, atol=2e-6, rtol=1e-4), gradients, expected)
+    assert not any(np.any(leaf) for leaf in jax.tree.leaves(gradients[0])), "the base is frozen"
+    assert all(np.any(leaf) for leaf in jax.tree.leaves(gradients[1]))
+
+
+def test_a_small_change_is_not_rounded_away_in_bfloat16():
+    rng = np.random.default_rng(0)
+    x, kernel = (jnp.asarray(rng.normal(size=shape), jnp.bfloat16) for shape in ((2048, 64), (64, 32)))
+    lora = LoraConfig(4, 4, "layers/q")
+    params = {"layers": {"q": {"kernel": kernel}}}
+    adapters = {"layers": {"q": {name: jnp.asarray(0.02 * rng.normal(size=shape), jnp.float32)
+                                 for name, shape in (("a", (64, 4)), ("b", (4, 32)))}}}  # fmt: skip
+    exact = x.astype(jnp.float32) @ adapters["layers"]["q"]["a"] @ adapters["layers"]["q"]["b"]
+
+    def share(form):
+        """Of the change of the outputs, how much is there."""
+        layer = Dense(32, use_bias=False, dtype=jnp.dtype("bfloat16"))
+        moved, start = (layer.apply({"params": p["layers"]["q"]}, x) for p in (form(lora, params, adapters), params))
+        assert moved.dtype == jnp.bfloat16
+        return jnp.sum((moved - start).astype(jnp.float32) * exact) / jnp.sum(jnp.square(exact))
+
+    assert abs(share(attach) - 1.0) < 0.05 and share(merge) < 0.5
 
 
 def test_scales():

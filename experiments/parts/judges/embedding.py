@@ -49,7 +49,7 @@ class _Contrastive:
         mean = make_hidden_mean(setup.model)
 
         def read(params, rows):
-            return mean(setup.merged(params) if setup.merged else params, *rows)
+            return mean(setup.attached(params) if setup.attached else params, *rows)
 
         self._read = jax.jit(read)
 

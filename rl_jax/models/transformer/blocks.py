@@ -59,6 +59,49 @@ def make_norm(config: TransformerConfig, name: str | None = None) -> nn.Module:
     return RMSNorm(config.norm_eps, config.param_dtype, config.norm_offset, name=name)
 
 
+def _last_by_first(x: chex.Array) -> tuple:
+    """dot_general's dimension numbers of x W."""
+    return ((x.ndim - 1,), (0,)), ((), ())
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _frozen_product(product: Callable, x: chex.Array, kernel: chex.Array) -> chex.Array:
+    """x W in float32. The gradient of x is computed in x's own dtype; W gets none."""
+    return product(x, kernel, _last_by_first(x), preferred_element_type=jnp.float32)
+
+
+@_frozen_product.defjvp
+def _frozen_product_jvp(product, primals, tangents):
+    (x, kernel), (x_dot, _) = primals, tangents
+    return _frozen_product(product, x, kernel), product(x_dot, kernel, _last_by_first(x)).astype(jnp.float32)
+
+
+class Dense(nn.Dense):
+    """A linear layer; with low-rank adapters in its params (models.lora.attach) lora_factor * (x W + (x a) b) + bias.
+
+    The sum is rounded to `dtype` once: a change that is small beside x W is not lost in each of its numbers. With
+    adapters W gets no gradient.
+
+    Attributes:
+      split_sum: whether devices each have a part of the sum x W. They then send it in `dtype`: half of the bytes.
+    """
+
+    split_sum: bool = False
+
+    def __call__(self, x: chex.Array) -> chex.Array:
+        if not self.has_variable("params", "lora_a"):
+            return super().__call__(x)
+        kernel, a, b = (self.get_variable("params", name).astype(self.dtype) for name in ("kernel", "lora_a", "lora_b"))
+        x = x.astype(self.dtype)
+        product = self.dot_general or jax.lax.dot_general
+        y = product(x, kernel, _last_by_first(x)) if self.split_sum else _frozen_product(product, x, kernel)
+        y = y.astype(jnp.float32) + jnp.matmul(jnp.matmul(x, a), b).astype(jnp.float32)
+        for name, combine in (("lora_factor", jnp.multiply), ("bias", jnp.add)):
+            if self.has_variable("params", name):
+                y = combine(y, jnp.broadcast_to(self.get_variable("params", name).astype(jnp.float32), y.shape))
+        return y.astype(self.dtype)
+
+
 class Block(nn.Module):
     """Attention and an MLP, each after a norm and with a residual. `attend` determines what the queries may see.
 
@@ -94,7 +137,7 @@ class Block(nn.Module):
           (x, of `places` if given; the second result of attend; the routing).
         """
         c = self.config
-        dense = functools.partial(nn.Dense, dtype=jnp.dtype(c.dtype), param_dtype=jnp.dtype(c.param_dtype))
+        dense = functools.partial(Dense, dtype=jnp.dtype(c.dtype), param_dtype=jnp.dtype(c.param_dtype))
         batch_and_time = x.shape[:2]
         heads = functools.partial(jnp.reshape, shape=(*batch_and_time, -1, c.head_dim))
         # Dense layers get [B * T, D]: XLA's CPU backend turns that into plain GEMMs, but not [B, T, D] (4.6 x slower
@@ -104,15 +147,18 @@ class Block(nn.Module):
             x = x.reshape(-1, c.embed_dim)
         y = make_norm(c, "attention_norm")(x)
         into, out_of = gathered_products(again=c.remat == "none") if self.gathers else (None, None)
-        q = heads(dense(c.num_heads * c.head_dim, use_bias=c.qkv_bias, dot_general=into, name="q")(y))
-        k = heads(dense(c.num_kv_heads * c.head_dim, use_bias=c.qkv_bias, dot_general=into, name="k")(y))
-        v = heads(dense(c.num_kv_heads * c.head_dim, use_bias=c.qkv_bias, dot_general=into, name="v")(y))
+        splits_embed = not self.gathers and devices_over("embed") > 1
+        into = functools.partial(dense, dot_general=into, split_sum=splits_embed)
+        out_of = functools.partial(dense, dot_general=out_of, split_sum=devices_over("mlp") > 1)
+        q = heads(into(c.num_heads * c.head_dim, use_bias=c.qkv_bias, name="q")(y))
+        k = heads(into(c.num_kv_heads * c.head_dim, use_bias=c.qkv_bias, name="k")(y))
+        v = heads(into(c.num_kv_heads * c.head_dim, use_bias=c.qkv_bias, name="v")(y))
         if c.qk_norm:
             q, k = make_norm(c, "q_norm")(q), make_norm(c, "k_norm")(k)
         attended, extra = attend(rotate(q, angles), rotate(k, angles), v)
         # The sum of 2 L branches keeps the residual stream at its own scale at initialisation (GPT-2, section 2.3).
         into_residual = nn.initializers.variance_scaling(0.5 / c.num_layers, "fan_in", "normal")
-        out = dense(c.embed_dim, use_bias=c.o_bias, dot_general=out_of, name="o", kernel_init=into_residual)
+        out = out_of(c.embed_dim, use_bias=c.o_bias, name="o", kernel_init=into_residual)
         if places:
             x, attended = (places(part.reshape(*batch_and_time, -1)) for part in (x, attended))
             x, attended = constrain(x, "rows", None, None), constrain(attended, "rows", None, "heads")
@@ -126,12 +172,12 @@ class Block(nn.Module):
             chosen = None if chosen is None else chosen.reshape(*x.shape[:-1], c.experts_per_token)
             y, routing = Experts(c, activation, into_residual, name="experts")(y, chosen)
         else:
-            up = dense(c.mlp_dim, use_bias=c.mlp_bias, dot_general=into, name="up")(y)
+            up = into(c.mlp_dim, use_bias=c.mlp_bias, name="up")(y)
             if c.gated_mlp:
-                y = activation(dense(c.mlp_dim, use_bias=c.mlp_bias, dot_general=into, name="gate")(y)) * up
+                y = activation(into(c.mlp_dim, use_bias=c.mlp_bias, name="gate")(y)) * up
             else:
                 y = activation(up)
-            down = dense(c.embed_dim, use_bias=c.mlp_bias, dot_general=out_of, name="down", kernel_init=into_residual)
+            down = out_of(c.embed_dim, use_bias=c.mlp_bias, name="down", kernel_init=into_residual)
             y = down(y)
         x = x + (make_norm(c, "mlp_post_norm")(y) if c.post_norms else y)
         return x.reshape(*batch_and_time, -1), extra, routing
