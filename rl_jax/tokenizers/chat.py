@@ -1,4 +1,4 @@
-"""Chats as token ids: a folder's template, assistant masks, and turns that never re-tokenise sampled tokens."""
+"""Chats as token ids: a folder's template, and turns that never re-tokenise sampled tokens."""
 
 import datetime
 import pathlib
@@ -15,25 +15,12 @@ _PROBE = "\u2063probe\u2063"  # placeholder of the assistant's text, to find wha
 MARK = "\u2064"  # in a text: the tokenizer must not join what stands on both sides of it (see `broken`)
 
 
-class EncodedChat(NamedTuple):
-    """A chat as T tokens.
-
-    Attributes:
-      ids: list of int, T.
-      assistant_mask: list of bool, T. True on the tokens that the assistant wrote.
-    """
-
-    ids: list[int]
-    assistant_mask: list[bool]
-
-
 class Conversation(NamedTuple):
     """A chat with a model, up to the model's next turn.
 
     Attributes:
       messages: input of the template; the assistant's are its sampled tokens as text.
       ids: list of int, T.
-      assistant_mask: list of bool, T. True on sampled tokens only.
       text: the template's rendering of `messages`.
       tools: as given to `start`.
       variables: as given to `start`.
@@ -42,7 +29,6 @@ class Conversation(NamedTuple):
 
     messages: tuple[Mapping, ...]
     ids: list[int]
-    assistant_mask: list[bool]
     text: str
     tools: Sequence[Mapping] | None
     variables: Mapping
@@ -116,53 +102,7 @@ class ChatTemplate:
         **variables,
     ) -> str:
         """The text of `messages`, {"role", "content", ...} each. tools: JSON schemas. variables: the template's own."""
-        return self._render(messages, add_generation_prompt, tools, variables)[0]
-
-    def encode_chat(
-        self,
-        messages: Sequence[Mapping],
-        *,
-        add_generation_prompt: bool = False,
-        tools: Sequence[Mapping] | None = None,
-        **variables,
-    ) -> EncodedChat:
-        """Encodes `messages` and marks the tokens that the assistant wrote.
-
-        If the template has generation blocks ({% generation %}), those decide; a token partly inside of one is the
-        assistant's. Otherwise it is the text that follows the prompt for an assistant message, up to and including its
-        EOS.
-
-        Args:
-          messages: {"role", "content", ...} each.
-          add_generation_prompt: whether to end with the beginning of an assistant's turn.
-          tools: JSON schemas.
-          **variables: the template's own.
-
-        Returns:
-          EncodedChat.
-
-        Raises:
-          ChatTemplateError: if the assistant's tokens cannot be determined, because the template rewrites the prompt,
-            or rewrites an earlier answer and ends it with no EOS of the tokenizer.
-        """
-        text, spans = self._render(messages, add_generation_prompt, tools, variables)
-        ids, offsets = self.tokenizer.encode_with_offsets(text)
-        if self._template(tools).marks_assistant:
-            return EncodedChat(ids, [any(_overlap(token, span) for span in spans) for token in offsets])
-        mask = [False] * len(ids)
-        for number, (span, exact) in enumerate(self._answers(messages, text, tools, variables)):
-            inside = [place for place, token in enumerate(offsets) if _overlap(token, span)]
-            ends = [place for place in inside if ids[place] in self.tokenizer.eos_ids]
-            if not exact and not ends:  # then nothing tells it from the turns that follow
-                raise ChatTemplateError(
-                    f"{self.path} rewrites the assistant's message {number} (from 0) once others follow, and ends it "
-                    "with no EOS of the tokenizer: its end cannot be identified; name the token that ends turns as "
-                    "eos_token or in generation_config.json, or mark the answers with generation blocks"
-                )
-            last = ends[-1 if exact else 0] if ends else inside[-1] if inside else -1
-            for place in inside:
-                mask[place] = place <= last
-        return EncodedChat(ids, mask)
+        return self._render(messages, add_generation_prompt, tools, variables)
 
     def fix_date(self, when: datetime.datetime | None) -> None:
         """Lets strftime_now give one date, so that a chat has the same ids on every day. when: None is the clock."""
@@ -176,7 +116,7 @@ class ChatTemplate:
         """A conversation whose next token is the assistant's first."""
         text = self.render(messages, add_generation_prompt=True, tools=tools, **variables)
         ids = self.tokenizer.encode(text)
-        return Conversation(tuple(messages), ids, [False] * len(ids), text, tools, variables)
+        return Conversation(tuple(messages), ids, text, tools, variables)
 
     def turn_end(self, **variables) -> int | None:
         """The id of the EOS that the template writes behind an assistant's message; None if it writes none.
@@ -185,7 +125,7 @@ class ChatTemplate:
         """
         messages = ({"role": "user", "content": "x"}, {"role": "assistant", "content": _PROBE})
         try:
-            behind = self._render(messages, False, None, variables)[0].rpartition(_PROBE)[2]
+            behind = self._render(messages, False, None, variables).rpartition(_PROBE)[2]
         except ChatTemplateError:  # a template that needs other messages than these
             return None
         return next((token for token in self.tokenizer.encode(behind) if token in self.tokenizer.eos_ids), None)
@@ -197,8 +137,8 @@ class ChatTemplate:
         """
         asked = ({"role": "user", "content": "x"},)
         try:
-            before = self._render(asked, True, None, variables)[0]
-            whole = self._render((*asked, {"role": "assistant", "content": _PROBE}), False, None, variables)[0]
+            before = self._render(asked, True, None, variables)
+            whole = self._render((*asked, {"role": "assistant", "content": _PROBE}), False, None, variables)
         except ChatTemplateError:  # a template that needs other messages than these
             return ""
         start, found, _ = whole.removeprefix(before).partition(_PROBE)
@@ -241,7 +181,7 @@ class ChatTemplate:
         said = self.tokenizer.decode(sampled[:-1] if ended else sampled, keep_special=True)
         history = (*conversation.messages, {"role": "assistant", "content": said})
         turned = (*history, *messages)
-        now = self._render(turned, True, conversation.tools, conversation.variables)[0]
+        now = self._render(turned, True, conversation.tools, conversation.variables)
         rest, reason, text = _behind(now, conversation.text, said), (), now
         if rest is None:
             reason = (self._difference(now, conversation.text + said),)
@@ -253,7 +193,6 @@ class ChatTemplate:
         return conversation._replace(
             messages=turned,
             ids=[*conversation.ids, *sampled, *new],
-            assistant_mask=[*conversation.assistant_mask, *[True] * len(sampled), *[False] * len(new)],
             text=text,
             rewrites=conversation.rewrites + reason,
         )
@@ -268,26 +207,9 @@ class ChatTemplate:
         given = {**self.tokenizer.special_tokens, "tools": tools, "documents": None, **variables}
         return self._template(tools).render(messages, add_generation_prompt=add_generation_prompt, **given)
 
-    def _answers(self, messages, text, tools, variables) -> list[tuple[tuple[int, int], bool]]:
-        """Character spans of the assistant's messages, and whether they end exactly where the message does."""
-        spans = []
-        for place, message in enumerate(messages):
-            if message.get("role") != "assistant":
-                continue
-            before = self._render(messages[:place], True, tools, variables)[0]
-            upto = self._render(messages[: place + 1], False, tools, variables)[0]
-            if not text.startswith(before):
-                raise ChatTemplateError(
-                    f"{self._difference(text, before)}: so the tokens that the assistant wrote in message {place} "
-                    "cannot be identified; the template would have to mark them with generation blocks"
-                )
-            exact = text.startswith(upto)
-            spans.append(((len(before), len(upto) if exact else len(text)), exact))
-        return spans
-
     def _rest_by_probe(self, conversation, messages) -> str:
         turned = (*conversation.messages, {"role": "assistant", "content": _PROBE}, *messages)
-        text = self._render(turned, True, conversation.tools, conversation.variables)[0]
+        text = self._render(turned, True, conversation.tools, conversation.variables)
         if text.count(_PROBE) != 1:
             raise ChatTemplateError(f"{self.path}: writes an assistant's message {text.count(_PROBE)} times, not once")
         return text.partition(_PROBE)[2]
@@ -328,11 +250,6 @@ def broken(text: str, tokenizer) -> str:
     for name in sorted((name for name in names if len(name) > 1), key=len, reverse=True):
         text = text.replace(name, name[0] + MARK + name[1:])
     return text
-
-
-def _overlap(token: tuple[int, int], span: tuple[int, int]) -> bool:
-    """Whether a token, possibly empty (a byte of a character), has a character inside a span."""
-    return token[0] < span[1] and max(token[1], token[0] + 1) > span[0]
 
 
 def _behind(now: str, before: str, said: str) -> str | None:

@@ -8,7 +8,6 @@ those of a list (template_methods), and what a rendering handles is bounded in s
 """
 
 import datetime
-import re
 from collections.abc import Mapping, Sequence
 
 import jinja2
@@ -18,15 +17,12 @@ from rl_jax.tokenizers import template_limits as limits
 from rl_jax.tokenizers.template_limits import MAX_SIZE, ChatTemplateError
 from rl_jax.tokenizers.template_sandbox import Environment
 
-_MARK = re.compile(r"\{%[-+]?\s*generation\b")
-
 
 class SandboxedTemplate:
     """A chat template, compiled once.
 
     Attributes:
       path: for error messages.
-      marks_assistant: whether it has {% generation %} blocks.
       when: datetime that strftime_now gives; None: the clock.
     """
 
@@ -43,7 +39,6 @@ class SandboxedTemplate:
             )
         if len(source) > limits.MAX_SOURCE:
             raise ChatTemplateError(f"{path}: a chat template of {len(source)} characters, over {limits.MAX_SOURCE}")
-        self.marks_assistant = _MARK.search(source) is not None
         environment = Environment()
         try:
             tree = environment.parse(source)
@@ -59,8 +54,8 @@ class SandboxedTemplate:
         except (RecursionError, MemoryError, SyntaxError) as error:  # the last from Python, of the compiled template
             raise ChatTemplateError(f"{path}: nests its blocks or expressions too deep to be compiled") from error
 
-    def render(self, messages: Sequence[Mapping], **variables) -> tuple[str, list[tuple[int, int]]]:
-        """The text, and the character spans (begin, end) of its {% generation %} blocks.
+    def render(self, messages: Sequence[Mapping], **variables) -> str:
+        """The text.
 
         Args:
           messages: plain data (None, bool, numbers, str, list, dict).
@@ -91,7 +86,7 @@ class SandboxedTemplate:
             raise ChatTemplateError(f"{self.path}: {type(error).__name__}: {error}") from error
         finally:
             limits.end(token)
-        return "".join(state.blocks), state.spans
+        return "".join(state.blocks)
 
 
 _FAILURES = (TypeError, KeyError, IndexError, AttributeError, ArithmeticError, ValueError, RuntimeError)
@@ -103,7 +98,7 @@ class _Rendering(limits.Meter):
     def __init__(self, when: datetime.datetime | None):
         super().__init__()
         self.when = when
-        self.length, self.blocks, self.spans = 0, [], []
+        self.length, self.blocks = 0, []
 
     def add(self, block: str):
         self.length += len(block)

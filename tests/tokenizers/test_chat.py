@@ -37,10 +37,6 @@ def texts(chat, ids):
     return "".join(chat.tokenizer.token_text(token) for token in ids)
 
 
-def masked_text(chat, encoded):
-    return texts(chat, [i for i, mask in zip(encoded.ids, encoded.assistant_mask, strict=True) if mask])
-
-
 @pytest.mark.parametrize("prompt", [True, False])
 @pytest.mark.parametrize("family", [*FAMILIES, "qwen3", "marked"])
 def test_text_and_ids_are_those_of_transformers(chats, family, prompt):
@@ -49,7 +45,7 @@ def test_text_and_ids_are_those_of_transformers(chats, family, prompt):
         fixed = {"date_string": "26 Jul 2024", "add_generation_prompt": prompt}
         text = theirs.apply_chat_template(messages, tokenize=False, **fixed)
         assert chat.render(messages, **fixed) == text
-        assert chat.encode_chat(messages, **fixed).ids == theirs.apply_chat_template(messages, **fixed)["input_ids"]
+        assert chat.tokenizer.encode(text) == theirs.apply_chat_template(messages, **fixed)["input_ids"]
 
 
 def test_a_date_that_is_fixed_is_that_of_every_day(chats):
@@ -77,37 +73,6 @@ def test_the_date_is_todays(chats):
     assert chat.render([USER]) == theirs.apply_chat_template([USER], tokenize=False)
 
 
-def test_assistant_mask_is_that_of_transformers(chats):
-    chat, theirs = chats["marked"]
-    for messages in ([USER, ANSWER], [USER, ANSWER, THANKS, ANSWER], [USER]):
-        both = theirs.apply_chat_template(messages, return_assistant_tokens_mask=True, return_dict=True)
-        encoded = chat.encode_chat(messages)
-        assert encoded.ids == both["input_ids"]
-        assert encoded.assistant_mask == [bool(mask) for mask in both["assistant_masks"]]
-    # transformers drops a span that begins with a space or ends in half a character; ours does not.
-    encoded = chat.encode_chat([USER, {"role": "assistant", "content": " Hi 🙂"}])
-    said = [i for i, mask in zip(encoded.ids, encoded.assistant_mask, strict=True) if mask]
-    assert said[-1] == 2 and chat.tokenizer.decode(said) == " Hi 🙂"
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_templates_without_marks_get_the_mask_from_the_prompt(chats, family):
-    chat, _ = chats[family]
-    encoded = chat.encode_chat([USER, ANSWER, THANKS, ANSWER], date_string="today")
-    answer = (" " if family == "mistral" else "") + "It is 42." + TURN_END[family]
-    assert masked_text(chat, encoded) == answer * 2  # with the token that ends the turn, without the line break
-    assert not any(chat.encode_chat([USER, THANKS] if family != "gemma" else [USER]).assistant_mask)
-
-
-def test_a_mask_that_cannot_be_told_is_refused(chats):
-    chat, _ = chats["qwen3"]
-    encoded = chat.encode_chat([USER, ANSWER, THANKS, ANSWER])
-    assert masked_text(chat, encoded) == "It is 42.<|im_end|><think>\n\n</think>\n\nIt is 42.<|im_end|>"
-    with pytest.raises(ChatTemplateError, match="the assistant wrote in message 1 cannot be identified"):
-        counting = "{{ messages | length }}{% for m in messages %}{{ m.content }}{% endfor %}"
-        ChatTemplate(counting, chat.tokenizer).encode_chat([USER, ANSWER])
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 def test_turns_equal_the_whole_chat_where_the_tokens_agree(chats, family):
     chat, _ = chats[family]
@@ -117,9 +82,8 @@ def test_turns_equal_the_whole_chat_where_the_tokens_agree(chats, family):
     conversation = chat.start([USER], date_string="today")
     for _ in range(3):
         conversation = chat.append_turn(conversation, sampled, [THANKS])
-    whole = chat.encode_chat([USER, *[ANSWER, THANKS] * 3], date_string="today", add_generation_prompt=True)
-    assert conversation.ids == whole.ids and conversation.rewrites == ()
-    assert conversation.assistant_mask == whole.assistant_mask
+    whole = chat.render([USER, *[ANSWER, THANKS] * 3], date_string="today", add_generation_prompt=True)
+    assert conversation.ids == chat.tokenizer.encode(whole) and conversation.rewrites == ()
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -134,8 +98,6 @@ def test_sampled_ids_are_kept_as_they_are(chats, family):
         after = chat.append_turn(start, sampled, [THANKS])
         size = len(start.ids) + len(sampled)
         assert after.ids[:size] == [*start.ids, *sampled]
-        marks = [False] * len(start.ids) + [True] * len(sampled) + [False] * (len(after.ids) - size)
-        assert after.assistant_mask == marks
         ended = end in sampled
         assert texts(chat, after.ids[size:]).count(TURN_END[family]) == (1 if family in ("mistral",) else 2) - ended
         assert after.messages[1] == {"role": "assistant", "content": tok.decode(sampled)}
@@ -169,9 +131,6 @@ def test_a_response_ends_as_the_template_ends_a_turn(chats):
         assert prompts.token_text(prompts.eos_id) == end, family
         for text in ("Yes.", f"Yes.{end}", f"Yes.{end}\n", f"Yes.{chat.tokenizer.token_text(prompts.eos_ids[0])}"):
             assert response_ids(prompts, text) == prompts.encode_continuation("Yes.", eos=True), (family, text)
-        whole = chat.encode_chat([USER, ANSWER])
-        said = [token for token, mine in zip(whole.ids, whole.assistant_mask, strict=True) if mine]
-        assert said[-1] == prompts.eos_id
     silent = ChatTemplate("{% for m in messages %}{{ m['content'] }}{% endfor %}", chat.tokenizer)
     refusing = ChatTemplate("{{ raise_exception('no') }}", chat.tokenizer)
     assert silent.turn_end() is None and refusing.turn_end() is None
@@ -188,7 +147,7 @@ def test_a_response_begins_as_the_template_begins_it(chats):
         assert chat.turn_start() == start, family
         ids = prompts.encode([USER]) + response_ids(prompts, "It is 42.", [USER])
         if family != "qwen3":  # whether to think is the model's choice
-            assert chat.encode_chat([USER, ANSWER]).ids[: len(ids)] == ids, family
+            assert chat.tokenizer.encode(chat.render([USER, ANSWER]))[: len(ids)] == ids, family
         assert response_ids(prompts, " It is 42.", [USER]) == prompts.encode_continuation(" It is 42.", eos=True)
         as_it_is = prompts.encode_continuation("It is 42.", eos=True)
         assert (response_ids(prompts, "It is 42.", [USER]) == as_it_is) == (family != "mistral"), family
@@ -206,18 +165,6 @@ def test_a_response_begins_as_the_template_begins_it(chats):
     turns = encode_sft(mistral, [{"prompt": "1+1?", "turns": ["2", "ok", "4"]}], completion_length=16)
     sampled = mistral.encode_continuation("2", eos=True)
     assert turns["tokens"][0, -16:][: len(sampled)].tolist() == sampled, "an episode is as it was recorded"
-
-
-def test_a_rewritten_answer_without_an_eos_is_refused_not_taken_for_all_that_follows(tmp_path):
-    folder = chatml(tmp_path, QWEN3)
-    path = folder / "tokenizer_config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"eos_token": "<|endoftext|>"}))
-    (folder / "generation_config.json").write_text('{"eos_token_id": 0}')
-    chat = ChatTemplate.load(folder, load_tokenizer(folder))
-    thought = {"role": "assistant", "content": "<think>Sum.</think>It is 42."}
-    with pytest.raises(ChatTemplateError, match=r"rewrites the assistant's message 0 .* eos_token or in generation"):
-        chat.encode_chat([USER, thought, THANKS, ANSWER])
-    assert masked_text(chat, chat.encode_chat([USER, ANSWER])).startswith("<think>\n\n</think>\n\nIt is 42.")
 
 
 def test_stripped_thinking_is_refused_or_reported(chats):
@@ -298,7 +245,7 @@ def test_loop_controls_and_plain_data():
     program = template.SandboxedTemplate(
         "{% for m in messages %}{% if loop.index == 2 %}{% break %}{% endif %}{{ m.x | tojson }}{% endfor %}", path="p"
     )
-    assert program.render([{"x": {"b": "<é>", "a": 1}}, {"x": 2}]) == ('{"b": "<é>", "a": 1}', [])
+    assert program.render([{"x": {"b": "<é>", "a": 1}}, {"x": 2}]) == '{"b": "<é>", "a": 1}'
     with pytest.raises(TypeError, match="plain data, not a PosixPath"):
         program.render([{"x": pathlib.Path("x")}])
-    assert json.loads(program.render([{"x": [1, None, 2.5, (True,)]}])[0]) == [1, None, 2.5, [True]]
+    assert json.loads(program.render([{"x": [1, None, 2.5, (True,)]}])) == [1, None, 2.5, [True]]

@@ -14,7 +14,7 @@ MANY = "{% for i in range(99999) %}STEP{% endfor %}"
 
 
 def render(source, messages=MESSAGES, **variables):
-    return SandboxedTemplate(source, path="file").render(messages, **variables)[0]
+    return SandboxedTemplate(source, path="file").render(messages, **variables)
 
 
 ATTACKS = {
