@@ -39,6 +39,9 @@ Each is a function that returns an Environment. Source of the idea: A. Jones, "D
 pain"; in JAX, rejax's test environments.
 """
 
+import functools
+from collections.abc import Callable
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -221,42 +224,6 @@ def inventory(
     return stores.environment(store, max_order=max_order, periods=periods)
 
 
-def laser(*, step_size: float = 0.8, periods: int = 20) -> Environment:
-    """A pulse to shorten; arguments as in envs.worlds.laser.environment."""
-    return lasers.environment(step_size=step_size, periods=periods)
-
-
-def restless(*, single: float = 0.2, pair: float = 1.0, refill: float = 0.3, periods: int = 40) -> Environment:
-    """Coupled arms; arguments as in envs.worlds.restless.environment."""
-    return coupled.environment(single=single, pair=pair, refill=refill, periods=periods)
-
-
-def restless_vectors(
-    *, arms: int = 6, budget: int = 2, single: float = 0.2, pair: float = 1.0, refill: float = 0.3, periods: int = 40
-) -> Environment:
-    """Coupled arms whose actions are vectors; arguments as in envs.worlds.restless.vector_environment."""
-    return coupled.vector_environment(
-        arms=arms, budget=budget, single=single, pair=pair, refill=refill, periods=periods
-    )
-
-
-def docking(*, periods: int = 40, radius: float = 0.0) -> Environment:
-    """A point to push to the origin; arguments as in envs.worlds.docking.environment."""
-    return dockings.environment(periods=periods, radius=radius)
-
-
-def hover(
-    *,
-    weights: tuple[float, ...] = hovering.TARGET,
-    history: int = 4,
-    noise: float = 1.0,
-    force: float = 0.5,
-    limit: int = 100,
-) -> Environment:
-    """A quadrotor that should hover; arguments as in envs.worlds.hovering.environment."""
-    return hovering.environment(weights=weights, history=history, noise=noise, force=force, limit=limit)
-
-
 def behaviours(*, count: int = 3) -> Environment:
     """One state, one step; the reward of action i is i, which identifies the action and does not rate it."""
     return _one_step(lambda state, action: action, count)
@@ -284,21 +251,6 @@ def pointmass(
     return points.environment(inertia=inertia, limit=limit, delay=delay, wind=wind, goal=tuple(goal))
 
 
-def errands(*, length: int = 7, shown: bool = False) -> Environment:
-    """envs.worlds.errands: A, then B, at the ends of a line. shown: whether the observation says that A was visited."""
-    return lines.environment(length=length, shown=shown)
-
-
-def television(*, length: int = 8, channels: int = 8) -> Environment:
-    """envs.worlds.television: noise at the left end of a line, the reward at its right end."""
-    return screens.environment(length=length, channels=channels)
-
-
-def tour(*, stops: int = 4, gap: int = 4, horizon: int = 32, distractors: int = 0, level: float = 1.0) -> Environment:
-    """envs.worlds.tour: stops at both ends of a line by turns, `horizon` steps, noise beside what matters."""
-    return walks.environment(stops=stops, gap=gap, horizon=horizon, distractors=distractors, level=level)
-
-
 def recovering(*, rewards: tuple = ((0.5, 0.8, 0.95, 1.0), (0.3, 0.7, 1.0, 1.2)), horizon: int = 32) -> Environment:
     """envs.worlds.recovering: one pull a step, R_i(tau) of arms that rest. rewards: [N][D], by tau = 1, 2, ..."""
     return resting.environment(rewards=rewards, horizon=horizon)
@@ -309,68 +261,34 @@ def bidding(*, rounds: int = 12, budget: int = 12, largest: int = 5) -> Environm
     return auctions.environment(auctions=rounds, budget=budget, largest=largest)
 
 
-def salesman(*, cities: int = 7) -> Environment:
-    """envs.worlds.salesman: a tour of random cities, as BQ-NCO's state."""
-    return ways.environment(cities=cities)
-
-
-def branching(*, count: int = 32, items: int = 6, seed: int = 0) -> Environment:
-    """envs.worlds.branching: which variable to branch on, on `count` knapsacks."""
-    return knapsacks.environment(count=count, items=items, seed=seed)
-
-
-def mapping(*, count: int = 32, tensors: int = 8, steps: int = 8, cells: int = 6, seed: int = 0) -> Environment:
-    """envs.worlds.mapping: which tensors of a program are in the fast memory."""
-    return memories.environment(count=count, tensors=tensors, steps=steps, cells=cells, seed=seed)
-
-
 def passage(*, count: int = 16, length: int = 8, cost: float = 0.02, limit: int = 80, seed: int = 0) -> Environment:
     """envs.worlds.passage: a planner's waypoints through narrow passages of 3 x 3 cells."""
     return tunnels.environment(count=count, length=length, cost=cost, limit=limit, seed=seed)
 
 
-def camp(*, every: int = 4, periods: int = 16) -> Environment:
-    """envs.worlds.camp.environment, with the same arguments."""
-    return camps.environment(every=every, periods=periods)
+def _offered(name: str, world: Callable) -> Callable:
+    """`world`, with its arguments and its docstring, as the function of this name of this module."""
+
+    @functools.wraps(world)
+    def environment(**keywords):
+        return world(**keywords)
+
+    environment.__module__, environment.__name__, environment.__qualname__ = __name__, name, name
+    return environment
 
 
-def partner(*, kinds: int = 3, share: float = 0.7, limit: int = 16) -> Environment:
-    """envs.worlds.partners: do what the partner does, whose kind is hidden."""
-    return meetings.environment(kinds=kinds, share=share, limit=limit)
-
-
-def denoise(
-    *,
-    process: str = "flow",
-    steps: int = 10,
-    eta: float = 0.7,
-    modes: int = 8,
-    radius: float = 2.0,
-    deviation: float = 0.2,
-    reward: str = "half",
-    margin: float = 1.2,
-    prompts: int = 4,
-    jump: int = 0,
-) -> Environment:
-    """envs.worlds.denoising.environment, with the same arguments."""
-    ring = dict(modes=modes, radius=radius, deviation=deviation, margin=margin, prompts=prompts, jump=jump)
-    return chains.environment(process=process, steps=steps, eta=eta, reward=reward, **ring)
-
-
-def unmask(
-    *,
-    letters: int = 4,
-    length: int = 5,
-    steps: int = 6,
-    tau: float = 0.5,
-    alpha: float = 0.02,
-    through: int = 0,
-    reward: str = "true",
-    samples: int = 1000,
-    noise: float = 0.3,
-    ridge: float = 1.0,
-    seed: int = 0,
-) -> Environment:
-    """envs.worlds.unmasking.environment, with the same arguments."""
-    chain = dict(letters=letters, length=length, steps=steps, tau=tau, alpha=alpha, through=through)
-    return strings.environment(reward=reward, samples=samples, noise=noise, ridge=ridge, seed=seed, **chain)
+laser = _offered("laser", lasers.environment)
+restless = _offered("restless", coupled.environment)
+restless_vectors = _offered("restless_vectors", coupled.vector_environment)
+docking = _offered("docking", dockings.environment)
+hover = _offered("hover", hovering.environment)
+errands = _offered("errands", lines.environment)
+television = _offered("television", screens.environment)
+tour = _offered("tour", walks.environment)
+salesman = _offered("salesman", ways.environment)
+branching = _offered("branching", knapsacks.environment)
+mapping = _offered("mapping", memories.environment)
+camp = _offered("camp", camps.environment)
+partner = _offered("partner", meetings.environment)
+denoise = _offered("denoise", chains.environment)
+unmask = _offered("unmask", strings.environment)
