@@ -1,7 +1,6 @@
 """Advantages of tokens [B, T] without a critic: against loops, verl's estimators, and what they reduce to."""
 
 import functools
-import inspect
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +8,6 @@ import numpy as np
 import pytest
 
 from rl_jax import advantages
-from rl_jax.advantages import returns
 from rl_jax.core import binding
 from rl_jax.testing.batches import ragged_batch
 from tests.numpy_loops import advantages as reference
@@ -28,15 +26,6 @@ NAMES = [
 ]
 COUPLED = ["gdpo_tokens", "prime", "reinforce_pp", "reinforce_pp_baseline"]  # over the whole batch
 every_function = pytest.mark.parametrize("name", NAMES)
-DEFAULTS = {
-    returns.reward_to_go: {"discount": 1.0},
-    returns.reinforce_pp: {"discount": 1.0, "ddof": 1, "eps": 1e-8},
-    returns.reinforce_pp_baseline: {"ddof": 1, "eps": 1e-8},
-    returns.gdpo_tokens: {"weights": None, "ddof": 1, "eps": 1e-6, "whiten_eps": 1e-8},
-    returns.process_supervised: {"ddof": 1, "eps": 1e-6, "relative_tolerance": 1e-6},
-    returns.optimal_token_baseline: {"eps": 1e-8},
-    returns.prime: {"reward_discount": 1.0, "outcome_discount": 1.0},
-}
 
 
 @functools.cache
@@ -318,12 +307,6 @@ def test_a_batch_without_a_token_is_zero(name):
 
 
 # --- Interface -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("fn", DEFAULTS, ids=lambda fn: fn.__name__)
-def test_the_defaults(fn):
-    parameters = inspect.signature(fn).parameters.values()
-    assert {p.name: p.default for p in parameters if p.default is not p.empty} == DEFAULTS[fn]
 
 
 def _needed(name, named):

@@ -1,8 +1,6 @@
 """losses/policy/clipped.py beyond what test_policy.py holds: dual clip, two-sided clip, the guard of the log ratio."""
 
 import functools
-import inspect
-import math
 
 import jax
 import numpy as np
@@ -25,12 +23,8 @@ CASES = [
     ("clipped_surrogate", CLIP | {"max_log_ratio": 0.45}),
     ("clipped_surrogate", CLIP | {"max_log_ratio": 0.15}),
 ]
-DEFAULTS = {
-    "clipped_surrogate": {"clip_low": 0.2, "clip_high": 0.2, "max_log_ratio": math.inf},
-    "dual_clip": {"clip_low": 0.2, "clip_high": 0.2, "dual_clip": 3.0, "max_log_ratio": math.inf},
-    "two_sided_clip": {"clip_low": 0.2, "clip_high": 0.2, "delta": 4.0},
-}
-every_function = pytest.mark.parametrize("name", DEFAULTS)
+NAMES = ("clipped_surrogate", "dual_clip", "two_sided_clip")
+every_function = pytest.mark.parametrize("name", NAMES)
 
 
 @functools.cache
@@ -103,12 +97,6 @@ def test_a_flag_is_a_gradient_that_was_removed(name):
     assert not (out.clipped_low & out.clipped_high).any()
 
 
-@every_function
-def test_defaults_are_the_papers(name):
-    parameters = inspect.signature(getattr(policy, name)).parameters.values()
-    assert {p.name: p.default for p in parameters if p.default is not p.empty} == DEFAULTS[name]
-
-
 @pytest.mark.parametrize(
     "name, ratio, advantage, loss, gradient, low, high",
     [
@@ -138,7 +126,7 @@ def test_at_a_bound_nothing_is_flagged():
     for name, keywords in [("dual_clip", {"dual_clip": ratio}), ("two_sided_clip", {"delta": ratio})]:
         assert _one_token(name, 1.5, -2.0, **keywords)[2:] == (False, False)
         assert _one_token(name, 1.5, -2.0, **{key: x * 0.999 for key, x in keywords.items()})[2:] == (False, True)
-    for name in DEFAULTS:
+    for name in NAMES:
         for advantage in (2.0, -2.0):
             assert _one_token(name, 0.0, advantage, clip_low=0.0, clip_high=0.0)[2:] == (False, False)
     for log_ratio in (0.5, -0.5):

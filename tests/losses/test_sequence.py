@@ -1,7 +1,6 @@
 """losses/policy/sequence.py: values, gradients and clips against the loops, verl, TRL and each other."""
 
 import functools
-import inspect
 
 import jax
 import jax.numpy as jnp
@@ -25,14 +24,9 @@ CASES = [
     ("product_ratio_clip", {"clip_low": 0.6, "clip_high": 1.5}, 2.0),
     ("gmpo", {"clip_low": 0.4, "clip_high": 0.3}, 1.0),
 ]
-DEFAULTS = {
-    "gspo": {"clip_low": 3e-4, "clip_high": 4e-4},
-    "gspo_token": {"clip_low": 3e-4, "clip_high": 4e-4, "max_log_ratio": 10.0},
-    "product_ratio_clip": {"clip_low": 0.2, "clip_high": 0.2},
-    "gmpo": {"clip_low": 0.4, "clip_high": 0.4},
-}
+NAMES = ("gspo", "gspo_token", "product_ratio_clip", "gmpo")
 BY_ROW = ("gspo", "product_ratio_clip", "gmpo")
-every_function = pytest.mark.parametrize("name", DEFAULTS)
+every_function = pytest.mark.parametrize("name", NAMES)
 
 
 def _scaled(batch, scale):
@@ -103,12 +97,6 @@ def test_matches_the_loop(name, keywords, scale):
     np.testing.assert_allclose(out.ratio, np.where(batch.mask, ratio[:, None], 1), rtol=1e-10)
     np.testing.assert_array_equal(out.clipped_low, low)
     np.testing.assert_array_equal(out.clipped_high, high)
-
-
-@every_function
-def test_defaults_are_the_papers(name):
-    parameters = inspect.signature(getattr(policy, name)).parameters.values()
-    assert {p.name: p.default for p in parameters if p.default is not p.empty} == DEFAULTS[name]
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """losses/policy/smooth.py: values and gradients against the loops, verl, TRL, finite differences and limits."""
 
 import functools
-import inspect
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +21,6 @@ CASES = [
     ("kl_cov", {"coef": 0.1}),
 ]
 NAMES = ("sapo", "dro", "kl_cov")
-DEFAULTS = {"sapo": {"tau_positive": 1.0, "tau_negative": 1.05}, "dro": {"tau": 0.1}, "kl_cov": {"coef": 1.0}}
 
 
 def _selected(batch, seed=0):
@@ -59,12 +57,6 @@ def test_matches_the_loop(name, keywords, seed):
     np.testing.assert_allclose(out.ratio, expected.ratio, rtol=1e-5)
     assert not out.clipped_low.any() and not out.clipped_high.any()
     assert out.clipped_low.dtype == out.clipped_high.dtype == bool
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_defaults_are_the_papers(name):
-    parameters = inspect.signature(getattr(policy, name)).parameters.values()
-    assert {p.name: p.default for p in parameters if p.default is not p.empty} == DEFAULTS[name]
 
 
 @pytest.mark.parametrize("seed", [2, 3])

@@ -116,21 +116,6 @@ def test_huber_is_flat_where_the_error_is_0_and_smooth_at_delta():
     np.testing.assert_array_equal(gradient, [[0.0, 1.0, -1.0]])
 
 
-def test_defaults_are_the_papers():
-    values, returns, old_values, logits, mask = data(3)
-    far = 20 * values
-    assert (np.abs(far - returns)[mask] > 10).any()
-    for fn, predictions, keywords, default in [
-        (value.huber, far, {}, {"delta": 10.0}),
-        (value.clipped, values, {"old_values": old_values}, {"value_clip": 0.2}),
-        (value.hl_gauss, logits, {"support": SUPPORT}, {"sigma_ratio": 0.75}),
-    ]:
-        silent, _ = with_gradient(fn, predictions, returns, mask, **keywords)
-        explicit, _ = with_gradient(fn, predictions, returns, mask, **keywords, **default)
-        np.testing.assert_array_equal(silent.loss, explicit.loss)
-    assert Support(0.0, 1.0) == Support(0.0, 1.0, num_bins=101, padding=3)
-
-
 def test_every_side_of_the_value_clip():
     v, old, target, loss, gradient, gone = zip(
         (0.5, 0.0, 2.0, 1.62, 0.0, True),  # gone up too far, still below: the border's error (0.2 - 2)^2 / 2 counts

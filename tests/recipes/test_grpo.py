@@ -117,16 +117,6 @@ def test_value_and_gradient_match_torch_from_logits():
     np.testing.assert_allclose(gradient, expected_gradient, rtol=1e-8, atol=1e-12)
 
 
-def test_defaults_are_the_papers():
-    objective = grpo.Objective()
-    assert objective.surrogate is policy.clipped_surrogate and objective.kl is kl.k3
-    assert objective.aggregate is aggregate.seq_mean_token_mean
-    assert (objective.kl_coef, objective.entropy_coef) == (0.04, 0.0)
-    mask = ragged_batch(0).mask
-    expected = groups.to_tokens(advantages.group_relative(_rewards(0), group_size=4), mask)
-    np.testing.assert_array_equal(rule.token_advantages(_rewards(0), mask, group_size=4), expected)
-
-
 def test_the_advantage_is_an_argument():
     mask = ragged_batch(0).mask
     out = rule.token_advantages(_rewards(1), mask, group_size=4, advantage=advantages.leave_one_out)

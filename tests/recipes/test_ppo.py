@@ -387,12 +387,6 @@ def test_value_loss_matches_verl():
     assert metrics["value/loss"].value() == found and 0 < metrics["value/clipped"].value() < 1
 
 
-def test_default_objective():
-    default = ppo.Objective()
-    assert default.policy == grpo.Objective(kl_coef=0.0, aggregate=aggregate.token_mean)
-    assert default.value_loss is value.clipped and default.support is None and default.value_coef == 0.1
-
-
 def test_the_value_loss_is_aggregated_as_the_policys():
     _, batch = ppo_batch(2)
     outputs = outputs_of(batch)

@@ -1,7 +1,6 @@
 """losses/preference/score_maps.py, and the small slots beside it: scales, offsets, weights."""
 
 import functools
-import inspect
 import math
 
 import jax
@@ -9,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rl_jax.core import binding
 from rl_jax.losses.preference import offsets, prompt_weights, scales, score_maps
 
 partial = functools.partial
@@ -176,35 +174,6 @@ def test_weights():
     np.testing.assert_allclose(wpo(max_weight=1.0), [0.25, 1.0])
     np.testing.assert_array_equal(prompt_weights.kept(losses, kept=jnp.asarray([True, False])), [1.0, 0.0])
     np.testing.assert_array_equal(prompt_weights.given(losses, prompt_weights=x[:, 0]), [0.5, 3.0])
-
-
-def test_defaults_are_the_papers():
-    expected = {
-        "common_length": {"alpha": 0.5},
-        "discounted": {"discount": 1.0},
-        "alpha_divergence": {"alpha": 0.5},
-        "alpha_reward": {"alpha": 0.25},
-        "positive": {"penalty": 50.0},
-        "token_level": {"coef": 0.5, "stop_chosen": True},
-        "biased": {"bias": 0.5},
-        "clipped": {"epsilon": 0.1},
-        "reward_adapted": {"weight": 0.5, "rate": 0.5},
-        "objective_share": {"weight": 0.5},
-        "target_margin": {"margin": 0.5},
-        "length": {"alpha": 0.05},
-        "reward_gap": {"eta": 1.0},
-        "log_reward_gap": {"alpha": 1.0},
-        "other_objectives": {"weight": 0.5},
-        "policy_likelihood": {"max_weight": math.inf},
-    }
-    found = {}
-    for module in (score_maps, scales, offsets, prompt_weights):
-        for name, fn in binding.public_functions(module).items():
-            defaults = {
-                p.name: p.default for p in inspect.signature(fn).parameters.values() if p.default is not p.empty
-            }
-            found |= {name: defaults} if defaults and name != "constant" else {}
-    assert found == expected
 
 
 def test_what_comes_from_the_data_is_not_differentiated():
