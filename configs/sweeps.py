@@ -75,15 +75,6 @@ def product(*sweeps: Iterable[Overrides]) -> Iterator[Overrides]:
             yield _joined(overrides, more)
 
 
-def zipped(*sweeps: Iterable[Overrides]) -> Iterator[Overrides]:
-    """The first of each together, then the second of each. ValueError if lengths differ or a field is set twice."""
-    for group in zip(*sweeps, strict=True):
-        merged: Overrides = {}
-        for overrides in group:
-            merged = _joined(merged, overrides)
-        yield merged
-
-
 def chain(*sweeps: Iterable[Overrides]) -> Iterator[Overrides]:
     """One after the other; repeated points are left out."""
     seen = []

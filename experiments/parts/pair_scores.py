@@ -9,17 +9,13 @@ import numpy as np
 
 from experiments.parts.judges.base import run_of, setup_of
 from experiments.parts.judges.language_models import start_of
-from experiments.parts.judges.trained import RewardModel, load_reward_model
+from experiments.parts.judges.trained import RewardModel, load_reward_model, log_ratio
 from experiments.parts.stored import read_config
 from rl_jax import preferences
-from rl_jax.core.masked import zero_masked
-from rl_jax.core.types import Params, TokenBatch
 from rl_jax.credit import ensembles
 from rl_jax.data import pipeline
-from rl_jax.losses.reward_model.implicit import implicit_rewards
 from rl_jax.preferences.records import prompt_of
 from rl_jax.runs.logging import write_atomically
-from rl_jax.training.scoring import make_score
 
 PREFERENCE_PROGRAMS = ("dpo", "online_dpo")
 
@@ -55,14 +51,7 @@ def _implicit(folder: pathlib.Path) -> RewardModel:
     config = setup.config
     if "encode" not in config:  # of online_dpo, which encodes prompts as the policy's programs do
         config.encode = dict(truncate="left", identical="drop")
-    length, beta = config.rollout.completion_length, config.algorithm.beta
-    score = make_score(setup.model, completion_length=length, chunk=config.score.chunk)
-
-    def members(params: Params, batch: TokenBatch):
-        mask = batch.segment_ids[:, -length:] != 0
-        ratios = score(params["model"], batch).log_probs - score(params["reference"], batch).log_probs
-        return implicit_rewards(zero_masked(ratios, mask)[:, None], mask[:, None], beta=beta)
-
+    members = log_ratio(setup)
     params = {"model": model, "reference": start_of(setup, folder)}
     return RewardModel(
         lambda params, batch: members(params, batch)[:, 0],

@@ -27,18 +27,13 @@ def from_the_root(monkeypatch):
 A, B = [{"a": 1}, {"a": 2}], [{"b": 3}, {"b": 4}]
 
 
-def test_product_zip_chain():
+def test_product_chain():
     assert list(sweeps.product(A, B)) == [{"a": x, "b": y} for x in (1, 2) for y in (3, 4)]
     assert list(sweeps.product()) == [{}]
-    assert list(sweeps.zipped(A, B)) == [{"a": 1, "b": 3}, {"a": 2, "b": 4}]
     assert list(sweeps.chain(A, B, A)) == A + B
     assert list(sweeps.product(iter(A), iter(B))) == list(sweeps.product(A, B))
     with pytest.raises(ValueError, match="two sweeps set a"):
         list(sweeps.product(A, A))
-    with pytest.raises(ValueError, match="two sweeps set a"):
-        list(sweeps.zipped(A, A))
-    with pytest.raises(ValueError):
-        list(sweeps.zipped(A, B[:1]))
 
 
 def test_subsample_draws_without_replacement_and_always_the_same():

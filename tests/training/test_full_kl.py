@@ -7,18 +7,7 @@ import numpy as np
 from rl_jax.core.types import TokenBatch
 from rl_jax.losses import policy
 from rl_jax.training.full_kl import make_full_kl
-
-
-class Table:
-    """A model whose hidden state is the token's own row of logits."""
-
-    @staticmethod
-    def apply(params, batch):
-        return params[batch.tokens]
-
-    @staticmethod
-    def unembed(params, hidden):
-        return hidden
+from tests.losses.test_one_token import Table
 
 
 def test_the_kl_is_that_of_the_whole_vocabulary():

@@ -170,7 +170,7 @@ def _load(workdir: pathlib.Path, mesh: str | None) -> _Loaded:
     reads, count = setup.config.algorithm.reads, setup.config.algorithm.members
     if reads == "user":
         raise ValueError(f"{workdir} is a reward model of users: it grades with a user's pairs, and cannot be a judge")
-    makers = {"log_ratio": _log_ratio, "steps": _last_step}
+    makers = {"log_ratio": log_ratio, "steps": _last_step}
     moments = {"means": [0.0] * count, "stds": [1.0] * count}
     if (workdir / "rewards.json").exists():
         moments = read_json(workdir / "rewards.json")
@@ -253,7 +253,8 @@ def _last_step(setup: Setup) -> Callable:
     return members
 
 
-def _log_ratio(setup: Setup) -> Callable:
+def log_ratio(setup: Setup) -> Callable:
+    """(params, batch) -> float [B, 1], beta log (pi / pi_ref) of params["model"] and params["reference"]."""
     config = setup.config
     length, beta = config.rollout.completion_length, config.algorithm.beta
     score = make_score(setup.model, completion_length=length, chunk=config.score.chunk)
