@@ -120,6 +120,21 @@ def _no_folder_of_programs():
 
 
 @pytest.fixture
+def quick(monkeypatch):
+    """Programs of control compile without optimizations."""
+    from experiments.parts import control_runs  # here: what tests replace before they import it
+
+    options = {"xla_backend_optimization_level": 0, "xla_cpu_multi_thread_eigen": False}
+    monkeypatch.setattr(control_runs, "CPU_OPTIONS", options)
+
+
+@pytest.fixture
+def no_waiting(monkeypatch):
+    """Requests that failed are sent again at once."""
+    monkeypatch.setattr("rl_jax.rollout.lm.client.BACKOFF_S", 0.01)
+
+
+@pytest.fixture
 def few_objects():
     """For tests of what searches for garbage itself: what earlier files have left in this process is passed over. It is
     half a second for each search at the end of a worker's run."""

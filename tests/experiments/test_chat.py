@@ -5,16 +5,12 @@ import json
 import pytest
 
 from experiments.parts.chat import Chat, fenced, says
-from rl_jax.rollout.lm import client
 from rl_jax.runs.logging import read_jsonl
 from tests.experiments.chat_server import bodies, scripted
 
+pytestmark = pytest.mark.usefixtures("no_waiting")
+
 MESSAGES = [says("system", "be short"), says("user", "a word?")]
-
-
-@pytest.fixture(autouse=True)
-def no_waiting(monkeypatch):
-    monkeypatch.setattr(client, "BACKOFF_S", 0.01)
 
 
 def test_what_is_sent_and_what_comes_back(tmp_path):

@@ -13,14 +13,10 @@ from experiments.parts import control_agents, control_runs, control_setup, repla
 from rl_jax.envs.worlds import matrix_games
 from tests.experiments.small import kept_signals  # noqa: F401  a fixture
 
-QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_multi_thread_eigen": False}
+pytestmark = pytest.mark.usefixtures("quick")
+
 WORDS = [f"{world},{method}" for world in configs.WORLDS for method in (*configs.POLICIES, *configs.VALUES)]
 WORDS = [words for words in WORDS if words not in ("zero_sum,vdn", "zero_sum,qmix")]
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    monkeypatch.setattr(control_runs, "CPU_OPTIONS", QUICK)
 
 
 @pytest.mark.parametrize("words", WORDS)

@@ -14,12 +14,7 @@ from rl_jax.envs.worlds import treasure
 from rl_jax.stats import pareto
 from tests.paths import REPO_ROOT
 
-QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_multi_thread_eigen": False}
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    monkeypatch.setattr(control_runs, "CPU_OPTIONS", QUICK)
+pytestmark = pytest.mark.usefixtures("quick")
 
 
 def measured(config):

@@ -15,7 +15,6 @@ from experiments.control import ppo as control_ppo
 from experiments.parts import (
     budgets,
     control_record,
-    control_runs,
     control_segments,
     control_setup,
     offline_data,
@@ -28,12 +27,9 @@ from tests.experiments.one_program import one_program  # noqa: F401  a fixture
 from tests.experiments.shared_programs import share_programs, sharing  # noqa: F401  fixtures
 from tests.experiments.small import StopAfter, kept_signals  # noqa: F401  a fixture
 
+pytestmark = pytest.mark.usefixtures("quick")
+
 QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_multi_thread_eigen": False}
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    monkeypatch.setattr(control_runs, "CPU_OPTIONS", QUICK)
 
 
 def tiny(words, **fields):

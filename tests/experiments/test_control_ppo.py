@@ -20,12 +20,7 @@ from tests.envs.libraries import adapter, foreign
 from tests.experiments.one_program import one_program  # noqa: F401  a fixture
 from tests.experiments.small import StopAfter, kept_signals  # noqa: F401  a fixture
 
-QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_multi_thread_eigen": False}
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    monkeypatch.setattr(control_runs, "CPU_OPTIONS", QUICK)
+pytestmark = pytest.mark.usefixtures("quick")
 
 
 def small(words="matching", **fields):

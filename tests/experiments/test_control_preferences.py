@@ -9,19 +9,16 @@ import pytest
 
 from configs.control import preferences as configs
 from experiments.control import preferences as control_preferences
-from experiments.parts import budgets, control_runs, control_segments, control_setup
+from experiments.parts import budgets, control_segments, control_setup
 from rl_jax.control import segments
 from rl_jax.data import transitions
 from rl_jax.training import checkpoint
 from tests.experiments.one_program import one_program  # noqa: F401  a fixture
 from tests.experiments.small import StopAfter, kept_signals  # noqa: F401  a fixture
 
+pytestmark = pytest.mark.usefixtures("quick")
+
 QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_multi_thread_eigen": False}
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    monkeypatch.setattr(control_runs, "CPU_OPTIONS", QUICK)
 
 
 def small(words, **fields):

@@ -18,12 +18,9 @@ from tests.control.relabelling.rows import random_rows
 from tests.experiments.one_program import one_program  # noqa: F401  a fixture
 from tests.experiments.small import StopAfter, kept_signals  # noqa: F401  a fixture
 
+pytestmark = pytest.mark.usefixtures("quick")
+
 QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_multi_thread_eigen": False}
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    monkeypatch.setattr(control_runs, "CPU_OPTIONS", QUICK)
 
 
 def small(word, **fields):

@@ -5,14 +5,10 @@ import json
 import pytest
 
 from experiments.parts import text_models
-from rl_jax.rollout.lm import client
 from tests.experiments.loopback import speaking
 from tests.rollout.test_external import serving
 
-
-@pytest.fixture(autouse=True)
-def no_waiting(monkeypatch):
-    monkeypatch.setattr(client, "BACKOFF_S", 0.01)
+pytestmark = pytest.mark.usefixtures("no_waiting")
 
 
 def test_each_text_is_asked_once_and_kept_for_the_next_run(tmp_path):

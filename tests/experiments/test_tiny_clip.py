@@ -23,6 +23,8 @@ from rl_jax.models.hf import clip_folder
 from rl_jax.rollout.envs.steps import Transitions
 from rl_jax.tokenizers import load_tokenizer
 
+pytestmark = pytest.mark.usefixtures("quick")
+
 QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_multi_thread_eigen": False}
 CORNER, OTHER = "the dot is far right and at the top", "the dot is far left and at the bottom"
 
@@ -34,11 +36,6 @@ def folder() -> pathlib.Path:
     right = tiny_clip.write("pointmass", made, steps=600)
     assert right > 0.5, right  # of 25 captions
     return made
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    monkeypatch.setattr(control_runs, "CPU_OPTIONS", QUICK)
 
 
 SEES = dict(fn="pointmass", size=16)

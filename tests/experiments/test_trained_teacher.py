@@ -13,18 +13,13 @@ import pytest
 
 from configs.control import rewards
 from experiments.control import ppo as control_ppo
-from experiments.parts import control_runs, control_setup, trained_teacher
+from experiments.parts import control_setup, trained_teacher
 from rl_jax.envs import snapshots
 from tests.experiments.small import kept_signals  # noqa: F401  a fixture
 
 QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_multi_thread_eigen": False}
 LENGTH = 8
 pytestmark = pytest.mark.usefixtures("kept_signals", "quick")
-
-
-@pytest.fixture
-def quick(monkeypatch):
-    monkeypatch.setattr(control_runs, "CPU_OPTIONS", QUICK)
 
 
 def small(**fields):

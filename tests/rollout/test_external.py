@@ -18,7 +18,6 @@ from experiments.parts.setup import make_setup, model_config
 from rl_jax.core.types import TokenScores
 from rl_jax.models.hf import loading
 from rl_jax.models.transformer.model import make_transformer
-from rl_jax.rollout.lm import client
 from rl_jax.rollout.lm.engine import make_generate
 from rl_jax.rollout.lm.external import OpenAIGenerate, _count, _ids, log_prob_gap
 from rl_jax.rollout.lm.requests import Request, cut_at_stops
@@ -28,6 +27,8 @@ from tests.experiments import small
 from tests.experiments.shared_programs import share_programs, sharing  # noqa: F401  fixtures
 from tests.experiments.small import kept_signals  # noqa: F401  a fixture
 from tests.tiny import CONFIG, prompts, random_params
+
+pytestmark = pytest.mark.usefixtures("no_waiting")
 
 TINY = make_transformer(CONFIG)
 LENGTHS, WIDTH, LIMIT, GROUP, PAD = [6, 2, 8, 5], 8, 10, 3, 1
@@ -128,11 +129,6 @@ def serving(handle, **others):
         server.shutdown()
         thread.join()
         server.server_close()
-
-
-@pytest.fixture(autouse=True)
-def no_waiting(monkeypatch):
-    monkeypatch.setattr(client, "BACKOFF_S", 0.01)
 
 
 def engine(url, **options):

@@ -10,16 +10,13 @@ import pytest
 from experiments.parts import sampler
 from experiments.parts.sampler import make_sync
 from experiments.parts.setup import make_setup
-from rl_jax.rollout.lm import client, weight_sync
+from rl_jax.rollout.lm import weight_sync
 from rl_jax.rollout.lm.sampling import Sampling
 from tests.experiments import small, tiny_folder
 from tests.rollout.test_external import serving
 from tests.tiny import token_batch
 
-
-@pytest.fixture(autouse=True)
-def no_waiting(monkeypatch):
-    monkeypatch.setattr(client, "BACKOFF_S", 0.01)
+pytestmark = pytest.mark.usefixtures("no_waiting")
 
 
 def saving(params, *, url, timeout_s, save):
