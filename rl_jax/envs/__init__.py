@@ -9,7 +9,6 @@ from rl_jax.envs.protocol import (
     Joint,
     Step,
     Vector,
-    scale_reward,
     time_limit,
     vectorize,
 )
@@ -30,7 +29,6 @@ __all__ = [
     "load_vector",
     "on_host",
     "scalarized",
-    "scale_reward",
     "select_features",
     "time_limit",
     "vectorize",

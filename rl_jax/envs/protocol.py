@@ -192,13 +192,3 @@ def time_limit(env: Environment, max_steps: int) -> Environment:
         return Timed(inner, time), now._replace(truncated=now.truncated | late)
 
     return env._replace(reset=reset, step=step)
-
-
-def scale_reward(env: Environment, factor: float) -> Environment:
-    """`env` with rewards multiplied by `factor`."""
-
-    def step(key: chex.PRNGKey, state, action: chex.Array):
-        state, now = env.step(key, state, action)
-        return state, now._replace(reward=now.reward * factor)
-
-    return env._replace(step=step)

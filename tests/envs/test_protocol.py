@@ -117,9 +117,3 @@ def test_gymnax_truncates_and_takes_parameters():
 def test_what_is_unknown(name, keywords, said):
     with pytest.raises(ValueError, match=said):
         envs.load(name, **keywords)
-
-
-def test_scaled_rewards():
-    env = envs.scale_reward(probes.value(), 0.25)
-    _, step = env.step(jax.random.key(0), env.reset(jax.random.key(0))[0], jnp.int32(0))
-    assert step.reward == 0.25

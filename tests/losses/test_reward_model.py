@@ -212,13 +212,6 @@ def test_regularizers():
     np.testing.assert_allclose(rankings.squared(rewards, present), [10.0, 4.0])
 
 
-def test_antisymmetric():
-    forward, backward = jnp.array([0.9, 0.4]), jnp.array([0.3, 0.4])
-    found = rankings.antisymmetric(forward, backward)
-    np.testing.assert_allclose(found, [0.8, 0.5], rtol=1e-6)
-    np.testing.assert_allclose(found + rankings.antisymmetric(backward, forward), 1.0, rtol=1e-6)
-
-
 def test_a_pair_has_two_responses():
     with pytest.raises(ValueError, match="2 responses per prompt, got 3: use k_wise or plackett_luce"):
         losses.bradley_terry(jnp.zeros((1, 3)), there(1, 3))

@@ -114,20 +114,6 @@ def squared(rewards: chex.Array, present: chex.Array) -> chex.Array:
     return jnp.sum(jnp.square(check_responses(rewards, present)), axis=1)
 
 
-def antisymmetric(forward: chex.Array, backward: chex.Array) -> chex.Array:
-    """(P(a, b) + 1 - P(b, a)) / 2: a preference model's answer without its position bias.
-
-    Args:
-      forward: float [...], the model's probability that the first is better, in the order (a, b).
-      backward: float [...], the same for the order (b, a).
-
-    Returns:
-      float [...].
-    """
-    chex.assert_equal_shape([forward, backward])
-    return 0.5 * (forward + 1.0 - backward)
-
-
 def _data(targets: chex.Array, present: chex.Array) -> chex.Array:
     return jax.lax.stop_gradient(check_responses(targets, present))
 
