@@ -21,6 +21,7 @@ from experiments.parts.encoding import encode_prompts
 from experiments.parts.judges import self_judging
 from experiments.parts.judges.trained import RewardModel, load_reward_model
 from experiments.parts.judging import Judged, judge, need_reward
+from experiments.parts.prompt_limits import say_skipped
 from experiments.parts.rewards import TASK, make_rewards
 from experiments.parts.run import claim, record_run
 from experiments.parts.setup import Setup, check_rows, fix_date, load_params, make_setup, sampling_of
@@ -61,6 +62,7 @@ def sample(setup: Setup, params, rewards) -> list[Judged]:
         setup,
     )
     source, key, result = setup.task.data_source(settings.split), jax.random.key(config.seed + 2), []
+    say_skipped(config, source)
     for index, records in enumerate(pipeline.eval_batches(source, settings.batch_size, settings.num_prompts)):
         full = records + records[:1] * (settings.batch_size - len(records))  # one shape, one compilation
         rollout = generate(params, *encode_prompts(setup, full), jax.random.fold_in(key, index))

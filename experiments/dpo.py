@@ -36,6 +36,7 @@ from experiments.parts.preference_steps import (
     with_degree_head,
 )
 from experiments.parts.processes import to_host
+from experiments.parts.prompt_limits import say_skipped
 from experiments.parts.run import Run
 from experiments.parts.setup import Setup, check_batches, make_setup, policies_of
 from experiments.parts.trained_heads import checkpoint_items, head_of, state_of
@@ -169,7 +170,7 @@ def read(
     arrays, counts = encoder(records_of(pairs, "train", config.algorithm.responses))
     packer.fit(arrays)
     held_out, _ = encoder(records_of(pairs, "test", config.algorithm.responses, limit=config.eval.num_prompts))
-    counts["skipped_records"] = pairs.data_source("train").num_skipped
+    counts["skipped_records"] = say_skipped(config, pairs.data_source("train"))
     return arrays, held_out, {f"data/{name}": count for name, count in counts.items()}
 
 

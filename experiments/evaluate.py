@@ -1,6 +1,6 @@
 """Held-out evaluation: sample completions for test prompts, score them with the task's verifier.
 
-    python -m experiments.evaluate --config=configs/tasks/arithmetic.py --config.init_from=runs/arithmetic
+python -m experiments.evaluate --config=configs/tasks/arithmetic.py --config.init_from=runs/arithmetic
 """
 
 import json
@@ -10,6 +10,7 @@ from experiments.parts import flags
 from experiments.parts.judging import need_reward
 from experiments.parts.play_groups import make_any_evaluate
 from experiments.parts.preference_data import with_data
+from experiments.parts.prompt_limits import say_skipped
 from experiments.parts.rewards import make_rewards
 from experiments.parts.setup import Setup, fix_date, load_params, make_setup
 from rl_jax.runs import disk
@@ -31,11 +32,12 @@ def need_params(config) -> None:
 
 
 def left_out(setup: Setup) -> dict[str, int]:
-    """How many records the task left out as too long (of all splits), and how many are beyond eval.num_prompts."""
+    """How many records the task left out as too long or bad (of all splits), and how many are over eval.num_prompts."""
     if "agent" in setup.config:
         return {}
     source = setup.task.data_source("test")
     found = {name: count for name, count in getattr(source, "report", {}).items() if name in TOO_LONG}
+    found["num_skipped"] = say_skipped(setup.config, source)
     found["eval.num_prompts"] = len(source) - setup.config.eval.num_prompts
     return {name: int(count) for name, count in found.items() if count > 0}
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from experiments.parts import flags, reward_shift, reward_traces
 from experiments.parts.preference_data import Arrays, load_pairs
+from experiments.parts.prompt_limits import say_skipped
 from experiments.parts.reward_readers import (
     Reader,
     base_params,
@@ -106,6 +107,7 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
     loop.record(setup)
     reader = make_reader(setup, workdir)
     arrays, counts = reader.encode(load_records(config, data, "train"))
+    counts |= {"skipped_records": say_skipped(config, data.data_source("train"))}
     check_labels(config, arrays)
     records = load_records(config, data, "test", config.eval.num_prompts)
     held_out = reader.encode(records)[0], records

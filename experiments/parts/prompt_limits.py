@@ -146,6 +146,19 @@ def place_of(source: Any, index: int) -> str:
     return source.place_of(index) if hasattr(source, "place_of") else f"record {index}"
 
 
+def told_of_skipped(source: Any) -> str:
+    """What is said of the records that a source leaves out, with the place of the first bad one; "" if it has all."""
+    count, bad = getattr(source, "num_skipped", 0), getattr(source, "report", {}).get("skipped", [])
+    return f"{count} records were left out" + (f", the first bad one: {bad[0]}" if bad else "") if count else ""
+
+
+def say_skipped(config, source: Any) -> int:
+    """The number of records that a source leaves out. Prints `told_of_skipped` if config.log.progress."""
+    if (told := told_of_skipped(source)) and config.log.progress and distributed.is_main():
+        print(told, flush=True)
+    return getattr(source, "num_skipped", 0)
+
+
 def _say_overlap(shared: int, count: int, *, says: bool) -> None:
     """Prints how many of `count` training records have a prompt that is tested on, too."""
     if shared and says and distributed.is_main():

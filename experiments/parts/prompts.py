@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from experiments.parts import processes
+from experiments.parts import processes, prompt_limits
 from experiments.parts.judging import Judged
 from experiments.parts.revisits import newest_of
 from experiments.parts.row_rewards import without_errors
@@ -16,12 +16,15 @@ from rl_jax.experience import Feedback, PromptMemory, PromptStream, PromptTable,
 def make_prompts(setup: Setup, records, *, batch_size: int) -> PromptStream:
     """Endless batches of this process's share of the records, in the order of config.sample.prompts.
 
+    What the records leave out is said.
+
     Args:
       setup: of the run.
       records: of the task's training split.
       batch_size: records per batch in all processes together.
     """
     sample, seed = setup.config.sample, setup.config.seed
+    prompt_limits.say_skipped(setup.config, records)
     source = bind(sample.prompts.to_dict(), sources, seed=seed)(PromptTable(records))
     remembers = sample.memory.on or sample.memory.last
     memory = PromptMemory(successes=sample.memory.successes) if remembers else None

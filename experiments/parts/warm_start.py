@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from absl import logging
 
-from experiments.parts import origin, processes
+from experiments.parts import origin, processes, prompt_limits
 from experiments.parts.encoding import completion_length, encode_sft
 from experiments.parts.judging import make_evaluate
 from experiments.parts.packers import DemonstrationPacker
@@ -173,9 +173,8 @@ def left_out(setup: Setup, source, say: Callable[[str], None]) -> dict[str, int]
     places = range(total) if total <= MEASURED else np.linspace(0, total - 1, MEASURED, dtype=int).tolist()
     long = sum(completion_length(setup, source[place]) > limit for place in places)
     cut, skipped = round(long * total / max(len(places), 1)), getattr(source, "num_skipped", 0)
-    if skipped:
-        bad = getattr(source, "report", {}).get("skipped", [])
-        say(f"{skipped} records were left out" + (f", the first bad one: {bad[0]}" if bad else ""))
+    if told := prompt_limits.told_of_skipped(source):
+        say(told)
     if cut:
         about = "about " if len(places) < total else ""
         say(

@@ -3,7 +3,7 @@
 import collections
 from collections.abc import Callable, Mapping
 
-from rl_jax.preferences import sources
+from rl_jax.preferences import places, sources
 from rl_jax.tasks.records import mixture_order
 
 Load = Callable[..., sources.Preferences]
@@ -55,14 +55,15 @@ class Mixed:
       kind: of all of them.
       name: "mixed".
       split: of all of them.
-      report: the counts of each, by name.
+      report: the counts of each, by name; "skipped", the first bad records of each.
       num_skipped: bad records left out of all of them.
     """
 
     def __init__(self, split: str, parts: Mapping[str, sources.PreferenceSource]):
         self._parts, self.name, self.split = parts, "mixed", split
         self.kind = next(iter(parts.values())).kind
-        self.report = {name: part.report for name, part in parts.items()}
+        skipped = [place for part in parts.values() for place in part.report.get("skipped", [])]
+        self.report = {name: part.report for name, part in parts.items()} | {"skipped": skipped}
         self.num_skipped = sum(part.num_skipped for part in parts.values())
         self._places = spread({name: len(part) for name, part in parts.items()})
 
@@ -72,7 +73,7 @@ class Mixed:
     def __getitem__(self, index: int) -> dict:
         name, place = self._places[index]
         record = self._parts[name][place]
-        return record | {"info": record["info"] | {"file": name}}
+        return places.copied(record, record | {"info": record["info"] | {"file": name}})
 
     def __repr__(self) -> str:
         counts = collections.Counter(name for name, _ in self._places)

@@ -119,6 +119,8 @@ def test_what_is_not_evaluated_is_counted(tmp_path):
     assert evaluate.left_out(setup) == {"num_too_long": 7, "eval.num_prompts": 200}
     source.report["num_too_long"], config.eval.num_prompts = 0, 500
     assert evaluate.left_out(setup) == {}
+    source.num_skipped = 3
+    assert evaluate.left_out(setup) == {"num_skipped": 3}
 
 
 class Sized(list):

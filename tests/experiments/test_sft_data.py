@@ -3,12 +3,16 @@
 import json
 from types import SimpleNamespace
 
+import jax
 import numpy as np
 import pytest
+from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from experiments.parts import encoding, preference_data, warm_start
+from experiments.parts import encoding, preference_data, prompt_limits, warm_start
+from experiments.parts.prompts import make_prompts
 from rl_jax.data import readers
+from rl_jax.preferences import mixed
 from rl_jax.tokenizers import CharTokenizer
 
 
@@ -132,3 +136,22 @@ def test_skipped_records_are_counted_and_the_first_is_said():
     source = preference_data.Best(pairs, setup_of().task.tokenizer)
     assert source.report["skipped"] and warm_start.left_out(setup_of(), source, told.append)["skipped_records"] == 3
     assert told[0] == told[1]
+
+
+def test_prompts_that_are_sampled_for_say_what_is_left_out(capsys):
+    """Red before: only SFT named the file and the line."""
+
+    class Source(list):
+        num_skipped, report = 3, {"skipped": ["a.jsonl, line 7: empty text", "b"]}
+
+    config = ConfigDict(dict(log=dict(progress=True), seed=0))
+    config.sample = dict(prompts=dict(fn="shuffled"), memory=dict(on=False, last=False))
+    setup = SimpleNamespace(config=config, mesh=Mesh(np.array(jax.devices()[:1]), "data"))
+    make_prompts(setup, Source([{"prompt": "a", "info": "{}"}] * 2), batch_size=1)
+    said = "3 records were left out, the first bad one: a.jsonl, line 7: empty text"
+    assert capsys.readouterr().out == said + "\n"
+    assert prompt_limits.say_skipped(config, [1]) == 0 and not capsys.readouterr().out, "a source of a user's own"
+    parts = {name: Source() for name in "xy"}
+    for part in parts.values():
+        part.kind = "pairs"
+    assert prompt_limits.told_of_skipped(mixed.Mixed("train", parts)) == said.replace("3", "6")

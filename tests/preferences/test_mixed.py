@@ -1,10 +1,12 @@
 """preferences/mixed.py: several sources as one, in even shares, and what is left out is held out."""
 
+import json
+
 import numpy as np
 import pytest
 
 from rl_jax import preferences
-from rl_jax.preferences import mixed
+from rl_jax.preferences import mixed, places
 
 PARTS = {
     "sums": dict(name="generated", world="sums", num_prompts=60, test_share=0.3),
@@ -50,6 +52,15 @@ def test_a_part_that_is_left_out_is_tested_and_not_trained_on(folder):
     assert {record["info"]["file"] for record in records(found, "train")} == {"sums"}
     assert records(found, "test") == records(load(folder), "test")
     assert "'sums': " in repr(found.data_source("train")) and found.data_source("train").num_skipped == 0
+
+
+def test_a_record_of_a_file_keeps_its_place(tmp_path):
+    """Red before: a message named "record 3" of the mixture, whose file nobody knew."""
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps(dict(prompt=f"{i}", chosen="a", rejected="b")) + "\n" for i in range(9)))
+    parts = {"a": dict(name="jsonl", path=str(path), test_share=0.0)}
+    found = preferences.load("mixed", parts=parts, data_dir=str(tmp_path)).data_source("train")
+    assert places.place_of(found, 3) == f"{path}, line {int(found[3]['prompt']) + 1}"
 
 
 @pytest.mark.parametrize(
