@@ -189,10 +189,11 @@ def judged_metrics(judged: Judged, group_size: int) -> dict[str, float]:
         "reward/std": result.rewards.std(),
         "reward/timeouts": result.num_timeouts,
         "reward/errors": result.num_errors,
-        "group/zero_variance": np.mean(np.ptp(groups, axis=1) == 0),
         "finished": rollout.finished.mean(),
         "completion_length": rollout.completion_mask.sum(axis=1).mean(),
     }
+    if group_size > 1:  # a single sample never has a spread
+        metrics["group/zero_variance"] = np.mean(np.ptp(groups, axis=1) == 0)
     return metrics | {f"reward/{name}": column.mean() for name, column in result.components.items()}
 
 

@@ -326,6 +326,7 @@ def test_step_metrics(config):
     assert found["ratio/first_max_dev"] == 0.0 and found["sampler/gap_max"] == 1e-6 and found["sampler/ess"] == 0.5
     assert found["reward/mean"] == pytest.approx(3 / 8) and found["reward/even"] == pytest.approx(2 / 8)
     assert found["group/zero_variance"] == 0.5 and found["truncated"] == 3 / 8 and found["finished"] == 5 / 8
+    assert "group/zero_variance" not in judging.judged_metrics(judged, 1), "a group of one has no spread to lack"
     assert found["completion_length"] == LENGTHS.mean() and found["mask_occupancy"] == LENGTHS.sum() / 32
     assert isinstance(policy_batch(config, np.zeros(8, np.float32)), PolicyBatch)
     # All rows are cut off and masked: no token has a ratio.
