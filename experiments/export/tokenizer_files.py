@@ -4,7 +4,7 @@ them. The ids of every text are those of training, also of one that spells out "
 import json
 import pathlib
 
-from rl_jax.tokenizers import ByteTokenizer, CharTokenizer, PlainPrompts
+from rl_jax.tokenizers import ByteTokenizer, CharTokenizer, of_texts
 
 NAMES = ("<pad>", "<bos>", "<eos>")
 _BOS = {"SpecialToken": {"id": "<bos>", "type_id": 0}}
@@ -20,8 +20,7 @@ _BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False,
 
 def write(tokenizer, folder: pathlib.Path) -> list[str]:
     """Writes tokenizer.json and tokenizer_config.json. Returns what is lacking, in words."""
-    if isinstance(tokenizer, PlainPrompts):
-        tokenizer = tokenizer.tokenizer
+    tokenizer = of_texts(tokenizer)
     if isinstance(tokenizer, ByteTokenizer):
         letters, splits, joins = byte_letters(), _BYTES, _BYTES
     elif isinstance(tokenizer, CharTokenizer):

@@ -5,7 +5,7 @@ from rl_jax.tokenizers.characters import CharTokenizer
 from rl_jax.tokenizers.chat import ChatTemplate
 from rl_jax.tokenizers.folder import check_vocabulary, load_tokenizer
 from rl_jax.tokenizers.llama2c import Llama2cTokenizer
-from rl_jax.tokenizers.prompts import ChatPrompts, PlainPrompts, plain_text
+from rl_jax.tokenizers.prompts import ChatPrompts, PlainPrompts, of_texts, plain_text
 from rl_jax.tokenizers.template import ChatTemplateError
 
 __all__ = [
@@ -18,5 +18,6 @@ __all__ = [
     "PlainPrompts",
     "check_vocabulary",
     "load_tokenizer",
+    "of_texts",
     "plain_text",
 ]

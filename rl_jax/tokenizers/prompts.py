@@ -90,6 +90,11 @@ class PlainPrompts:
         return getattr(self.tokenizer, name)
 
 
+def of_texts(tokenizer: Any) -> Any:
+    """The tokenizer that encodes texts: that of PlainPrompts, which only adds chats; any other one as it is."""
+    return tokenizer.tokenizer if isinstance(tokenizer, PlainPrompts) else tokenizer
+
+
 def plain_text(messages: Chat) -> str:
     """A chat as plain text, for models without a template: "User: 1+1?\\n\\nAssistant:"."""
     turns = [f"{message['role'].capitalize()}: {message.get('content') or ''}" for message in messages]

@@ -6,7 +6,7 @@ import struct
 import pytest
 
 from rl_jax.data import readers
-from rl_jax.tokenizers import ByteTokenizer, CharTokenizer, Llama2cTokenizer, PlainPrompts, plain_text
+from rl_jax.tokenizers import ByteTokenizer, CharTokenizer, Llama2cTokenizer, PlainPrompts, of_texts, plain_text
 from tests.paths import shared_data
 
 
@@ -70,7 +70,8 @@ def test_bytes_take_every_text():
 
 def test_chats_without_a_template_are_plain_text():
     chat = [{"role": "system", "content": "Add."}, {"role": "user", "content": "1+1?"}]
-    tok = PlainPrompts(ByteTokenizer())
+    tok = PlainPrompts(plain := ByteTokenizer())
+    assert of_texts(tok) is of_texts(plain) is plain
     assert plain_text(chat) == "System: Add.\n\nUser: 1+1?\n\nAssistant:"
     assert tok.decode(tok.encode(chat, bos=True)) == plain_text(chat) and tok.encode_messages(chat)[0] == tok.bos_id
     assert tok.encode("1+1?", eos=True) == ByteTokenizer().encode("1+1?", eos=True) and tok.vocab_size == 259

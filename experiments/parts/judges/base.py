@@ -21,7 +21,7 @@ from experiments.parts.training import to_mesh
 from rl_jax.core.types import Params, Rollout, TokenBatch
 from rl_jax.experience.prompt import info_of
 from rl_jax.preferences.encode import layout
-from rl_jax.tokenizers import ChatTemplate, PlainPrompts
+from rl_jax.tokenizers import ChatTemplate, of_texts
 from rl_jax.training import sharding
 
 ROWS = ("", "tokens", "texts")
@@ -151,7 +151,7 @@ def same_tokenizer(one: Any, other: Any) -> bool:
 
     Chats are not compared: what reads ids or texts gets none.
     """
-    one, other = (x.tokenizer if isinstance(x, PlainPrompts) else x for x in (one, other))
+    one, other = map(of_texts, (one, other))
     if one is other:
         return True
     if type(one) is not type(other) or one.vocab_size != other.vocab_size or one.eos_ids != other.eos_ids:
