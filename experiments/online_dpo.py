@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.parts import flags, processes, references
+from experiments.parts import flags, processes, prompt_limits, references
 from experiments.parts.clock import Clock
 from experiments.parts.judging import Judged, make_evaluate, need_reward, rewards_by_source, sample_rows
 from experiments.parts.preference_data import PreferencePacker, flat, for_sft, load_pairs
@@ -197,15 +197,15 @@ def first_references(setup: Setup, params: Params) -> tuple[Callable, reference_
 
 
 def make_source(config):
-    """Where the prompts come from: task -> source of the prompts' records.
+    """Where the prompts come from: task -> source of the prompts' records, rollout.long_prompts applied.
 
     Raises:
       ValueError: if sample.data is unknown.
     """
     known = {"": "train", "completion": "sft_train"}
     if config.sample.data == "pairs":
-        result = load_pairs("sample.pairs", config.sample.pairs)
-        return lambda task: result.data_source("train")
+        found, rule = load_pairs("sample.pairs", config.sample.pairs).data_source, prompt_limits.rule_of(config)
+        return lambda task: prompt_limits.limited_source(config, task.tokenizer, found("train"), "sample.pairs", rule)
     if config.sample.data not in known:
         raise ValueError(f"sample.data={config.sample.data!r} is none of '', 'completion', 'pairs'")
     return lambda task: task.data_source(known[config.sample.data])

@@ -34,7 +34,8 @@ KINDS = {1: ("labels", "pairs"), 2: ("pairs", "rankings")}  # responses -> kinds
 def for_sft(setup: Setup, pairs: preferences.Preferences) -> Setup:
     """The setup whose task has the records of `pairs`: their best responses for SFT, their prompts for sampling.
 
-    Prompts over the widest bucket are refused, cut or dropped in SFT as the config says (prompt_limits).
+    Prompts over the widest bucket are refused, cut or dropped as the config says (prompt_limits), in SFT by
+    encode.truncate first. If they are refused, those to sample for are not measured before they are sampled for.
 
     A task with records of its own keeps its prompts.
     """
@@ -46,7 +47,12 @@ def for_sft(setup: Setup, pairs: preferences.Preferences) -> Setup:
             best = Best(pairs.data_source("train"), task.tokenizer)
             rule = prompt_limits.rule_of_preferences(setup.config)
             return prompt_limits.limited_source(setup.config, task.tokenizer, best, split, rule)
-        return Prompts(pairs.data_source(split)) if task.data_source is None else task.data_source(split)
+        if task.data_source is not None:
+            return task.data_source(split)
+        prompts, rule = Prompts(pairs.data_source(split)), prompt_limits.rule_of(setup.config)
+        if rule.choice == "stop":
+            return prompts
+        return prompt_limits.limited_source(setup.config, task.tokenizer, prompts, split, rule)
 
     return setup._replace(task=task._replace(data_source=data_source))
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from rl_jax import tasks
 from rl_jax.data import readers
-from rl_jax.preferences import encode
+from rl_jax.preferences import encode, places
 from rl_jax.training import distributed
 
 CHOICES = ("stop", "drop", "cut")
@@ -142,8 +142,8 @@ def limited_source(config, tokenizer, source: Any, split: str, rule: Rule) -> An
 
 
 def place_of(source: Any, index: int) -> str:
-    """Where a record of a source comes from, for messages (RecordSource.place_of); a source of your own may not say."""
-    return source.place_of(index) if hasattr(source, "place_of") else f"record {index}"
+    """Where a record of a source comes from, for messages: as the source says, or the record; else its number."""
+    return source.place_of(index) if hasattr(source, "place_of") else places.place_of(source, index)
 
 
 def told_of_skipped(source: Any) -> str:

@@ -9,6 +9,7 @@ import pytest
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
+from experiments import online_dpo
 from experiments.parts import encoding, preference_data, prompt_limits, warm_start
 from experiments.parts.prompts import make_prompts
 from rl_jax.data import readers
@@ -50,12 +51,19 @@ def pairs_of(*prompts):
 IDS = {"ids": [1, 1, 2, 2, 3, 3]}
 
 
-def demonstrated(pairs, **fields):
-    """(the setup of SFT on pairs, its records)."""
+def replaceable(**fields):
+    """setup_of, whose task has no records of its own."""
     setup = setup_of(**fields)
     task = setup.task
     task._replace = lambda **more: SimpleNamespace(**(vars(task) | more))  # as of a NamedTuple
     setup._replace = lambda **more: SimpleNamespace(config=setup.config, **more)
+    task.data_source = None
+    return setup
+
+
+def demonstrated(pairs, **fields):
+    """(the setup of SFT on pairs, its records)."""
+    setup = replaceable(**fields)
     found = preference_data.for_sft(setup, pairs)
     source = found.task.data_source("sft_train")
     return found, source
@@ -94,6 +102,28 @@ def test_long_prompts_of_preferences_are_refused_cut_or_dropped(capsys, long_pro
     ].tolist()
     whole = long["ids"] if long is IDS else setup.task.tokenizer.encode(long, bos=True)
     assert done == "drop" or asked[-3:] == whole[-3:]
+
+
+@pytest.mark.parametrize("choice", ["stop", "drop", "cut"])
+def test_long_prompts_of_preferences_that_are_sampled_for(monkeypatch, capsys, choice):
+    """Of online_dpo's sample.pairs, and of an evaluation on preferences. Red before: only SFT obeyed the rule."""
+    pairs = pairs_of("abcaax", "ab")
+    setup = replaceable(long_prompts=choice)
+    config = ConfigDict(setup.config.to_dict() | dict(sample=dict(data="pairs", pairs=dict())))
+    monkeypatch.setattr(online_dpo, "load_pairs", lambda group, fields: pairs)
+    source_of = online_dpo.make_source(config)
+    if choice == "stop":
+        with pytest.raises(
+            readers.DataError, match="1 of 2 prompts of sample.pairs .* The first is record 0, 7 tokens"
+        ):
+            source_of(setup.task)
+        return
+    source = source_of(setup.task)
+    assert f"rollout.long_prompts={choice}: 1 of 2 prompts of sample.pairs" in capsys.readouterr().out
+    assert (len(source), source.num_skipped) == {"drop": (1, 3), "cut": (2, 2)}[choice]
+    tested = preference_data.for_sft(setup, pairs).task.data_source("test")
+    assert len(tested) == len(source)
+    encoding.encode_prompts(setup, [tested[index] for index in range(len(tested))])
 
 
 def test_an_unknown_rule_is_named():
