@@ -63,7 +63,8 @@ def load(
       test_share: fraction of the prompts to hold out, above 0 and below 1.
       system: system message before every prompt.
       tokenizer_path: llama2.c tokenizer.bin. "": bytes. A model's folder brings its own tokenizer.
-      skip_bad_records: whether to skip and count bad records instead of refusing them.
+      skip_bad_records: whether to skip and count bad records instead of refusing them. Then one without an answer is
+        bad, too, if others of its source have one; its completion is still fine-tuned on.
       data_dir: where the prepared dataset is stored.
 
     Returns:
@@ -253,13 +254,15 @@ def _make(parts: Sequence[_Part], files: Sequence, *, test_share: float, system:
     _name_apart(found, several=len(parts) > 1)
     # One source after the other, by name: the order of the report, whose keys are sorted.
     ordered = {split: [r for name in sorted(by_name) for r in by_name[name]] for split, by_name in found.items()}
-    splits = {split: [_stored(record, files) for record in records] for split, records in ordered.items()}
     worked = [record for record in ordered["train"] if record["completion"]]
+    if skip_bad_records:  # what is fine-tuned on needs no answer
+        ordered = _with_answers(ordered, bad)
+    splits = {split: [_stored(record, files) for record in records] for split, records in ordered.items()}
     targets = [_stored(record, files) for record in worked]
-    if 0 < len(targets) < len(splits["train"]):
+    if targets and targets != splits["train"]:
         splits["sft_train"] = targets
     report = counts | {
-        "sources": {split: {name: len(rows) for name, rows in by_name.items()} for split, by_name in found.items()},
+        "sources": {split: dict(Counter(record["source"] for record in rows)) for split, rows in ordered.items()},
         "num_completions": len(targets),
         "completions": dict(Counter(record["source"] for record in worked)),
         **_answers([record for records in ordered.values() for record in records], files),
@@ -267,6 +270,19 @@ def _make(parts: Sequence[_Part], files: Sequence, *, test_share: float, system:
         "skipped": bad.first,
     }
     return splits, report
+
+
+def _with_answers(ordered: Mapping[str, list[dict]], bad: readers.BadRecords) -> dict[str, list[dict]]:
+    """The records of each split without those that have no answer where others of their source have one."""
+    answered = {r["source"] for records in ordered.values() for r in records if "answer" in r["info"]}
+    kept = {split: [] for split in ordered}
+    for split, records in ordered.items():
+        for record in records:
+            if record["source"] not in answered or "answer" in record["info"]:
+                kept[split].append(record)
+            else:  # `parse` refuses it under any other name of the column
+                bad.reject(*record["place"], "missing or null, and other records have one", field=Columns().answer)
+    return kept
 
 
 def _answers(records: Sequence[Mapping], files: Sequence[pathlib.Path]) -> dict[str, Any]:
@@ -286,7 +302,10 @@ def _without_answers(report: Mapping[str, Any], column: str, files: Sequence[pat
         return ""
     if report["num_answers"]:
         place = _place(files, *report["unanswered"])
-        return f"{place}: the record has no {column!r}, or null, and {report['num_answers']} others have one"
+        return (
+            f"{place}: the record has no {column!r}, or null, and {report['num_answers']} others have one "
+            "(skip_bad_records=True leaves it out if some are of its source)"
+        )
     others = ", ".join(map(repr, report["columns"])) or "nothing"
     return f"no record has a column {column!r} to compare a completion with: beside the prompt, one has {others}"
 

@@ -43,10 +43,30 @@ def test_the_first_record_without_an_answer_is_named(tmp_path, load):
     for _ in range(2):  # as it is prepared, and as it was
         task = load(path)
         assert task.reward_fn is None
-        assert task.no_reward == f"{path}, line 4: the record has no 'answer', or null, and 33 others have one"
+        said = f"{path}, line 4: the record has no 'answer', or null, and 33 others have one (skip_bad_records=True "
+        assert task.no_reward.startswith(said)
     task = load(write(tmp_path / "none.jsonl", [{"prompt": f"{i}", "gold": 1, "hard": 2} for i in range(9)]))
     assert task.reward_fn is None and task.no_reward.endswith("with: beside the prompt, one has 'gold', 'hard'")
     assert load(tmp_path / "none.jsonl", answer="gold").no_reward == ""
+
+
+def test_records_without_an_answer_are_bad_ones_if_others_of_their_source_have_one(tmp_path, load):
+    """Red before: with skip_bad_records a single null took the task's reward away."""
+    rows = [*sums(9, completion="1"), {"prompt": "a", "answer": None, "completion": "x"}, {"prompt": "b"}]
+    path = write(tmp_path / "some.jsonl", rows)
+    task = load(path, skip_bad_records=True, test_share=0.3)
+    assert task.reward_fn is records.exact_match and task.no_reward == ""
+    asked = [row["prompt"] for split in ("train", "test") for row in rows_of(task, split)]
+    assert sorted(asked) == sorted(row["prompt"] for row in rows[:9])
+    train = task.data_source("train")
+    assert train.num_skipped == 2 and train.report["num_answers"] == 9
+    assert f"{path}, line 11, field 'answer': missing or null" in "".join(train.report["skipped"])
+    learned = {row["prompt"] for row in rows_of(task, "sft_train")}
+    assert learned - set(asked) <= {"a"} and learned <= {*asked, "a"}
+    # Another source, which a reward of one's own grades, has no answers at all.
+    code = write(tmp_path / "code.jsonl", [{"prompt": f"{i}?"} for i in range(9)])
+    mixed = load(f"math={path},code={code}", skip_bad_records=True).data_source("train")
+    assert mixed.num_skipped == 2 and mixed.report["unanswered"] == [1, 1]
 
 
 def test_the_name_of_recorded_episodes_is_kept(tmp_path, load):
