@@ -35,7 +35,7 @@ from rl_jax.runs.run_record import ABSENT, config_changes, flatten, is_complete,
 MAY_CHANGE = (
     *("name", "log", "checkpoint", "mesh", "rollout.mesh", "rollout.devices"),
     *("eval.every", "sft.eval_every", "reward.num_workers", "reward.time_limit_s", "flow.timeout_s"),
-    *("rollout.engine.url", "rollout.engine.timeout_s", "task.skip_bad_records", "data.skip_bad_records"),
+    *("rollout.engine.url", "rollout.engine.timeout_s", "data.skip_bad_records"),
 )
 # Of these, those that move no result either, so that a finished run may stand for one that has others.
 FREE = tuple(name for name in (*MAY_CHANGE, "spread") if name not in ("eval.every", "sft.eval_every"))

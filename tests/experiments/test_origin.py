@@ -100,6 +100,20 @@ def test_another_config_is_refused_field_by_field(tmp_path):
     assert (tmp_path / "config.json").read_bytes() == before and saved(tmp_path)[-1] == 4
 
 
+def test_a_task_that_leaves_out_records_is_another_one(tmp_path):
+    """Those without an answer are left out: the prompts of the steps to come would be others, or stand elsewhere."""
+
+    def of(skip):
+        found = settings()
+        with found.unlocked():
+            found.task = dict(name="records", skip_bad_records=skip)
+        return found
+
+    run(tmp_path, of(False), steps=4)
+    with pytest.raises(origin.ChangedError, match="task.skip_bad_records: false -> true"):
+        run(tmp_path, of(True))
+
+
 def test_a_folder_of_another_program_is_refused_in_one_line(tmp_path):
     run(tmp_path, settings(), steps=4)
     for check in (origin.check_config, origin.check_result):
