@@ -185,7 +185,7 @@ def step_metrics(
         "selection/kept": kept.mean(),
         "selection/gap": float(np.ptp(np.asarray(batch.rewards), axis=1)[kept].mean()) if kept.any() else 0.0,
         "completion_length": lengths.mean(),
-        "data/skipped_records": source.num_skipped,
+        "data/skipped_records": prompt_limits.num_skipped(source),
         **rewards_by_source(judged),
     }
 

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from experiments.parts.judging import Judged, judged_metrics, rewards_by_source, sample_rows
+from experiments.parts.prompt_limits import num_skipped
 from experiments.parts.run import Run, Step
 from experiments.parts.sample_groups import Collected
 from experiments.parts.setup import Setup
@@ -45,7 +46,7 @@ def step_metrics(config, collected: Collected, source, updates: list[dict[str, f
         "mask_occupancy": rollout.completion_mask.mean(),
     }
     metrics |= judged_metrics(collected.judged, config.sample.group_size) | rewards_by_source(collected.judged)
-    return metrics | collected.metrics | {"data/skipped_records": source.num_skipped}
+    return metrics | collected.metrics | {"data/skipped_records": num_skipped(source)}
 
 
 def group_view(setup: Setup, judged: Judged, batch: PolicyBatch, before: TokenScores, after: TokenScores) -> dict:

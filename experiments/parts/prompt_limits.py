@@ -77,7 +77,7 @@ class Kept:
     def __init__(self, source: Any, places: Sequence[int]):
         """places: of the records in `source`."""
         self._source, self._places = source, list(places)
-        self.num_skipped = source.num_skipped + len(source) - len(self._places)
+        self.num_skipped = num_skipped(source) + len(source) - len(self._places)
 
     def __len__(self) -> int:
         return len(self._places)
@@ -146,9 +146,14 @@ def place_of(source: Any, index: int) -> str:
     return source.place_of(index) if hasattr(source, "place_of") else places.place_of(source, index)
 
 
+def num_skipped(source: Any) -> int:
+    """The number of records that a source leaves out; a source of your own, such as a list, may not say."""
+    return getattr(source, "num_skipped", 0)
+
+
 def told_of_skipped(source: Any) -> str:
     """What is said of the records that a source leaves out, with the place of the first bad one; "" if it has all."""
-    count, bad = getattr(source, "num_skipped", 0), getattr(source, "report", {}).get("skipped", [])
+    count, bad = num_skipped(source), getattr(source, "report", {}).get("skipped", [])
     return f"{count} records were left out" + (f", the first bad one: {bad[0]}" if bad else "") if count else ""
 
 
@@ -156,7 +161,7 @@ def say_skipped(config, source: Any) -> int:
     """The number of records that a source leaves out. Prints `told_of_skipped` if config.log.progress."""
     if (told := told_of_skipped(source)) and config.log.progress and distributed.is_main():
         print(told, flush=True)
-    return getattr(source, "num_skipped", 0)
+    return num_skipped(source)
 
 
 def _say_overlap(shared: int, count: int, *, says: bool) -> None:

@@ -172,7 +172,7 @@ def left_out(setup: Setup, source, say: Callable[[str], None]) -> dict[str, int]
     limit, total = setup.config.rollout.completion_length, len(source)
     places = range(total) if total <= MEASURED else np.linspace(0, total - 1, MEASURED, dtype=int).tolist()
     long = sum(completion_length(setup, source[place]) > limit for place in places)
-    cut, skipped = round(long * total / max(len(places), 1)), getattr(source, "num_skipped", 0)
+    cut, skipped = round(long * total / max(len(places), 1)), prompt_limits.num_skipped(source)
     if told := prompt_limits.told_of_skipped(source):
         say(told)
     if cut:

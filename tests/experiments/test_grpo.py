@@ -320,6 +320,8 @@ def test_step_metrics(config):
     }
     second = {**first, "ratio/max_dev": 0.2, "sampler/gap_max": 0.5, "nonfinite/skipped": 1.0, "loss": 3.0}
     source = types.SimpleNamespace(num_skipped=3)
+    own = logged.step_metrics(config, Collected(judged, None, {}), records, [first])
+    assert own["data/skipped_records"] == 0, "a list of a user's own task"
     found = logged.step_metrics(config, Collected(judged, None, {"x": 1.0}), source, [first, second])
     assert found["data/skipped_records"] == 3 and found["x"] == 1.0
     assert found["loss"] == 2.0 and found["nonfinite/skipped"] == 1.0
