@@ -14,6 +14,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from ml_collections import ConfigDict
 
 from experiments.parts import flags, reward_shift, reward_traces
 from experiments.parts.preference_data import Arrays, load_pairs
@@ -31,7 +32,6 @@ from experiments.parts.setup import Setup, check_batches, make_setup
 from experiments.parts.trained_heads import add_head, checkpoint_items, head_of, state_of
 from experiments.parts.training import make_trainer, to_mesh
 from experiments.parts.warm_start import keep_reference
-from rl_jax import preferences
 from rl_jax.core.types import Params
 from rl_jax.data import pipeline
 from rl_jax.models.heads import without_head
@@ -52,7 +52,27 @@ def check(config) -> None:
     reward_traces.check(config)
 
 
-def finish(setup: Setup, reader: Reader, workdir: pathlib.Path, params: Params, held_out: tuple) -> dict:
+def load_benchmarks(config, reader: Reader) -> dict[str, tuple]:
+    """(arrays, records, number of those that were kept) of each benchmark: before the training, as some may be wrong.
+
+    Raises:
+      ValueError: if one has no keywords in benchmarks.sets, or cannot be loaded.
+    """
+    result = {}
+    for name in config.benchmarks.names:
+        if name not in config.benchmarks.sets:
+            known = ", ".join(config.benchmarks.sets) or "nothing"
+            raise ValueError(f"benchmarks.names has {name!r}, but benchmarks.sets has {known}")
+        fields = ConfigDict({"data_dir": config.data.data_dir} | config.benchmarks.sets[name].to_dict())
+        records = load_records(config, load_pairs(f"benchmarks.sets.{name}", fields), "test")
+        arrays, counts = reader.encode(records)
+        result[name] = arrays, records, counts["num_kept"]
+    return result
+
+
+def finish(
+    setup: Setup, reader: Reader, workdir: pathlib.Path, params: Params, held_out: tuple, others: dict[str, tuple]
+) -> dict:
     """Evaluates the trained model. Writes WORKDIR/evaluation.json, and rewards.json for `standardize`.
 
     Args:
@@ -61,6 +81,7 @@ def finish(setup: Setup, reader: Reader, workdir: pathlib.Path, params: Params, 
       workdir: where the files are written, by the first process.
       params: trained.
       held_out: (arrays, records).
+      others: of load_benchmarks.
 
     Returns:
       Metrics of the held-out records and of each benchmark, by name.
@@ -69,11 +90,8 @@ def finish(setup: Setup, reader: Reader, workdir: pathlib.Path, params: Params, 
     arrays, records = held_out
     held_out_rewards = rewards(params, arrays)
     report = {"held_out": reader.evaluate(arrays, held_out_rewards, records)}
-    for name in config.benchmarks.names:
-        benchmark = preferences.load(**config.benchmarks.sets[name].to_dict(), data_dir=config.data.data_dir)
-        records = load_records(config, benchmark, "test")
-        arrays, counts = reader.encode(records)
-        report[name] = reader.evaluate(arrays, rewards(params, arrays), records) | {"num_kept": counts["num_kept"]}
+    for name, (arrays, records, kept) in others.items():
+        report[name] = reader.evaluate(arrays, rewards(params, arrays), records) | {"num_kept": kept}
     if not distributed.is_main():
         return report
     write_atomically(workdir / "evaluation.json", (json.dumps(report, indent=2) + "\n").encode())
@@ -110,7 +128,7 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
     counts |= {"skipped_records": say_skipped(config, data.data_source("train"))}
     check_labels(config, arrays)
     records = load_records(config, data, "test", config.eval.num_prompts)
-    held_out = reader.encode(records)[0], records
+    held_out, others = (reader.encode(records)[0], records), load_benchmarks(config, reader)
     key = jax.random.fold_in(jax.random.key(config.seed), 1)
     params = add_head(setup, lambda own: reader.add_head(own, key), start_params(setup, workdir))
     train_step, state = make_trainer(setup, config.train, reader.loss, params)
@@ -130,7 +148,7 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> None:
             metrics |= evaluate(state) if step.evaluates else {}
             step.end(checkpoint_items(state), metrics, step.clock.totals(num_tokens))
     if loop.done:
-        loop.say(json.dumps(finish(setup, reader, workdir, state.params, held_out), indent=2))
+        loop.say(json.dumps(finish(setup, reader, workdir, state.params, held_out, others), indent=2))
     loop.finish(setup, without_head(state.params), **head_of(state.params))
 
 

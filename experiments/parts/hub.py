@@ -31,6 +31,7 @@ from rl_jax.training import distributed
 PREFIX, MAIN = "hf://", "main"
 CHECKED = "~/.cache/rl_jax/hub"  # the list of the files whose checksum was right, one per commit
 GROUPS, FILES = ("model", "task", "data", "sample.pairs"), ("path", "test_path")  # fields that may be of the Hub
+TABLES = ("task.sources", "data.parts", "benchmarks.sets")  # of groups that have such fields
 SMALL = ("*.json", "*.jinja", "*.txt", "tokenizer.model")  # of a model, beside its weights
 WEIGHTS = ("model*.safetensors",)
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.pickle", "*.ckpt", "*.joblib", "*.npy", "*.npz")  # never fetched
@@ -130,8 +131,9 @@ def base_model(path: str) -> dict[str, str]:
 def local_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
     """A copy of the fields of config.task or config.data, whose files of the Hub are files of this machine."""
     result = {**fields, **{name: _each(fields[name], local_folder) for name in FILES if fields.get(name)}}
-    if fields.get("sources"):
-        result["sources"] = {name: local_fields(source) for name, source in fields["sources"].items()}
+    for table in ("sources", "parts"):
+        if fields.get(table):
+            result[table] = {name: local_fields(source) for name, source in fields[table].items()}
     return result
 
 
@@ -146,7 +148,7 @@ def settle(config: ConfigDict, workdir: pathlib.Path) -> None:
       workdir: of the run.
     """
     groups = [_group(config, name) for name in GROUPS]
-    groups += (_group(config, "task.sources") or {}).values()
+    groups += [group for name in TABLES for group in (_group(config, name) or {}).values()]
     asked = [(group, name) for group in groups if group for name in FILES if PREFIX in str(group.get(name, ""))]
     if not asked:
         return

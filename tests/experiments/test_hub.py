@@ -279,6 +279,11 @@ def test_files_of_a_data_set_stay_at_their_commit_too(server, tmp_path):
     assert (name, pathlib.Path(found).read_text()) == ("one", "first\n") and fields["test_path"] == ""
     assert fields["path"].split(",")[1] == " local.jsonl@2" and fields["name"] == "records"
     assert hub.local_fields(config.data.to_dict()) == {"path": "x=y.jsonl"}
+    tables = {"data": {"parts": {"a": {"path": file}}}, "benchmarks": {"sets": {"b": {"path": file}}}}
+    config = ConfigDict(tables)
+    hub.settle(config, tmp_path / "run")
+    assert config.data.parts.a.path == config.benchmarks.sets.b.path == f"hf://datasets/org/data@{first}/a=1/x.jsonl"
+    assert pathlib.Path(hub.local_fields(config.data.to_dict())["parts"]["a"]["path"]).read_text() == "first\n"
 
 
 def test_without_the_package_the_extra_is_named(monkeypatch):

@@ -154,7 +154,7 @@ def test_the_moments_of_a_reward_model_are_of_its_held_out_responses(monkeypatch
     monkeypatch.setattr(reward_model, "make_rewards", lambda setup, reader: lambda params, arrays: rewards)
     config = SimpleNamespace(benchmarks=SimpleNamespace(names=()), algorithm=SimpleNamespace(reads="response"))
     reader = SimpleNamespace(evaluate=lambda *args: {"accuracy": 1.0})
-    report = reward_model.finish(SimpleNamespace(config=config), reader, tmp_path, None, ({"present": present}, []))
+    report = reward_model.finish(SimpleNamespace(config=config), reader, tmp_path, None, ({"present": present}, []), {})
     assert report == {"held_out": {"accuracy": 1.0}}
     found = reward_model.json.loads((tmp_path / "rewards.json").read_text())
     np.testing.assert_allclose(found["means"], [3.0, 5.0])

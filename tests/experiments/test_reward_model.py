@@ -390,6 +390,15 @@ def test_labels_that_the_data_do_not_have(tmp_path, loss, name, unsaid):
         ),
         (lambda c: c.packing.update(mode="dense"), "packing.mode='dense' is none of padded, packed, shared_prefix"),
         (lambda c: c.algorithm.update(responses=1, loss=dict(fn="bradley_terry")), "2 responses"),
+        # Red before: these were read after the training.
+        (
+            lambda c: c.benchmarks.update(names=("mine",)),
+            "names has 'mine', but benchmarks.sets has nothing",
+        ),
+        (
+            lambda c: c.benchmarks.update(names=("a",), sets=dict(a=dict(name="jsonl", path="no.jsonl"))),
+            "no.jsonl: cannot be opened",
+        ),
     ],
 )
 def test_configs_that_do_not_fit(tmp_path, change, said):
