@@ -19,9 +19,10 @@ import numpy as np
 from experiments.parts import flags
 from experiments.parts.encoding import encode_prompts
 from experiments.parts.judges import self_judging
+from experiments.parts.judges.base import row_prompts
 from experiments.parts.judges.trained import RewardModel, load_reward_model
 from experiments.parts.judging import Judged, judge, need_reward
-from experiments.parts.prompt_limits import say_skipped
+from experiments.parts.prompt_limits import prompt_of, say_skipped
 from experiments.parts.rewards import TASK, make_rewards
 from experiments.parts.run import claim, record_run
 from experiments.parts.setup import Setup, check_rows, fix_date, load_params, make_setup, sampling_of
@@ -116,7 +117,9 @@ def proxy_scores(judged: list[Judged], model: RewardModel | None) -> np.ndarray:
     if model is None:
         return np.concatenate([part.result.rewards for part in judged])[:, None]
     texts = [
-        (record["prompt"], text) for part in judged for record, text in zip(part.records, part.completions, strict=True)
+        (prompt, text)
+        for part in judged
+        for prompt, text in zip(row_prompts(part.records, model.tokenizer), part.completions, strict=True)
     ]
     # An empty completion has no token to read a reward at: it gets the lowest score.
     kept = [place for place, (_, text) in enumerate(texts) if text.strip()]
@@ -186,7 +189,7 @@ def rankings(judged: list[Judged], gold: np.ndarray, samples: int, noise: float,
             order = sorted(grades, key=lambda text: (grades[text], text), reverse=not turned)
             rewards = sorted(grades.values(), reverse=True)
             if len(order) > 1 and rewards[0] > rewards[-1]:
-                record = {"prompt": part.records[start]["prompt"], "responses": order, "rewards": rewards}
+                record = {"prompt": prompt_of(part.records[start]), "responses": order, "rewards": rewards}
                 lines.append(json.dumps(record) + "\n")
         first += len(part.completions)
     return "".join(lines).encode()

@@ -13,6 +13,7 @@ from experiments.parts import origin
 from experiments.parts.judging import Judged
 from rl_jax import preferences
 from rl_jax.rewards.pool import RewardResult
+from rl_jax.tokenizers import PlainPrompts
 from tests.experiments.small import config as small_config
 from tests.experiments.small import kept_signals, reward, sevens  # noqa: F401  a fixture
 
@@ -28,6 +29,8 @@ def run(tmp_path, to="run", **fields):
 
 class LastDigit:
     """A proxy of two members that score texts by themselves, in the place of a RewardModel."""
+
+    tokenizer = PlainPrompts(None)
 
     members = None
 
@@ -87,6 +90,22 @@ def test_rankings_of_samples():
     assert json.loads(again[1])["responses"] == ["a", "c", "b"] and len(again) == 2, "of the second batch its own"
     turned = [json.loads(line) for line in best_of_n.rankings([part], gold, 3, 1.0, 0).decode().splitlines()]
     assert turned == [{"prompt": "p0", "responses": ["a", "c", "b"], "rewards": [3.0, 2.0, 1.0]}]
+
+
+def test_chats_are_read_and_written_as_chats(monkeypatch):
+    """Red before: the text of a chat, without its system message, or the dialogue as one user's message."""
+    chat, asked = [{"role": "system", "content": "Brief."}, {"role": "user", "content": "p0"}], []
+    part = judged(["7", "77", "1"], [0, 1, 2])
+    part.records[:] = [record | {"messages": chat} for record in part.records]
+    (line,) = best_of_n.rankings([part], part.result.rewards, 3, 0.0, 0).decode().splitlines()
+    assert json.loads(line)["prompt"] == chat
+    scored = LastDigit.score_texts
+    monkeypatch.setattr(LastDigit, "score_texts", lambda self, p, r: asked.extend(p) or scored(self, p, r))
+    best_of_n.proxy_scores([part], LastDigit())
+    assert asked == [chat] * 3
+    monkeypatch.setattr(LastDigit, "tokenizer", object())
+    best_of_n.proxy_scores([part], LastDigit())
+    assert asked[3:] == ["p0"] * 3, "a tokenizer without chats"
 
 
 def test_an_empty_completion_has_the_worst_score():

@@ -16,6 +16,7 @@ from experiments.parts.judges.trained import load_reward_model
 from experiments.parts.setup import make_setup
 from rl_jax.core.types import Rollout
 from rl_jax.tasks.arithmetic import ALPHABET
+from rl_jax.tokenizers import ByteTokenizer, CharTokenizer, PlainPrompts
 from rl_jax.training.scoring import make_score
 from tests import tiny_tokenizers
 from tests.experiments.judge_runs import model_run, reward_run
@@ -101,6 +102,19 @@ def test_the_judge_may_see_what_the_policy_does_not(setup, runs):
     np.testing.assert_allclose(
         found, load_reward_model(runs["rm"]).score_texts(prompts, COMPLETIONS), rtol=1e-4, atol=1e-5
     )
+
+
+def test_a_model_with_another_tokenizer_reads_chats_as_chats():
+    """Red before: a reward model that was trained on chats judged the text of their last message."""
+    chat = [{"role": "system", "content": "Brief."}, {"role": "user", "content": "1+2="}]
+    rows = judged_rows(CharTokenizer(ALPHABET), infos=[{}, {"judge_prompt": "9="}, {}, {}])
+    rows.records[0]["messages"] = rows.records[1]["messages"] = chat
+    plain, asked = PlainPrompts(ByteTokenizer()), []
+    model = types.SimpleNamespace(tokenizer=plain, encode=lambda p, r: asked.extend(p), members=lambda *_: None)
+    reward_models._RewardModel(model, "texts", 4, None)._rows(rows)
+    assert asked == [chat, "9=", *PROMPTS[2:]]
+    before = [ids for ids, _ in language_models.texts_to_score(rows, plain, "completion", "", LENGTH)]
+    assert before == [plain.encode(prompt, bos=True) for prompt in asked]
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from experiments.parts.processes import to_host
+from experiments.parts.prompt_limits import prompt_of
 from experiments.parts.setup import POLICIES, Setup, fix_date, load_params, make_setup, model_config
 from experiments.parts.stored import read_config
 from experiments.parts.training import to_mesh
@@ -71,6 +72,15 @@ def judge_prompts(records: Sequence[dict]) -> list[str]:
     return [info_of(record).get(JUDGE_PROMPT, record["prompt"]) for record in records]
 
 
+def row_prompts(records: Sequence[dict], tokenizer: Any) -> list[str | list[dict]]:
+    """What a model reads as prompts in rows of its own: judge_prompts, and chats as they are if it can read them."""
+    reads_chats = hasattr(tokenizer, "encode_messages")
+    return [
+        prompt_of(record) if reads_chats and prompt == record["prompt"] else prompt
+        for prompt, record in zip(judge_prompts(records), records, strict=True)
+    ]
+
+
 def load_run(setup: Setup, folder: str | pathlib.Path, what: str) -> tuple[Setup, Params]:
     """A language model to judge with, on the mesh of the run.
 
@@ -103,9 +113,7 @@ def load_run(setup: Setup, folder: str | pathlib.Path, what: str) -> tuple[Setup
     )
 
 
-def load_asked(
-    setup: Setup, folder: str | pathlib.Path, what: str, chat: bool | None = None
-) -> tuple[Setup, Params]:
+def load_asked(setup: Setup, folder: str | pathlib.Path, what: str, chat: bool | None = None) -> tuple[Setup, Params]:
     """load_run of a model that answers questions of the judge's own, which are no prompts of the policy.
 
     Args:

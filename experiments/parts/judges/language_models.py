@@ -14,10 +14,10 @@ from experiments.parts.judges.base import (
     Verdict,
     in_batches,
     info_of,
-    judge_prompts,
     lay_out,
     load_run,
     mode_of,
+    row_prompts,
     token_rows,
 )
 from experiments.parts.judges.learning import Learner
@@ -190,7 +190,7 @@ def texts_to_score(
     """
     rows = []
     for prompt, record, completion in zip(
-        judge_prompts(judged.records), judged.records, judged.completions, strict=True
+        row_prompts(judged.records, tokenizer), judged.records, judged.completions, strict=True
     ):
         before, text = tokenizer.encode(prompt, bos=True), completion
         if of != "completion":

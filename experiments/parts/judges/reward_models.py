@@ -14,10 +14,10 @@ from experiments.parts.judges.base import (
     Rows,
     Verdict,
     in_batches,
-    judge_prompts,
     lay_out,
     mode_of,
     prompt_ids,
+    row_prompts,
     sampled_ids,
     token_rows,
 )
@@ -123,7 +123,7 @@ class _RewardModel:
     def _rows(self, judged: Rows) -> TokenBatch:
         if self._mode == "tokens":
             return token_rows(judged, self._model.tokenizer)
-        return self._model.encode(judge_prompts(judged.records), judged.completions)
+        return self._model.encode(row_prompts(judged.records, self._model.tokenizer), judged.completions)
 
 
 def process_reward_model(

@@ -59,8 +59,11 @@ class RewardModel(NamedTuple):
     setup: Setup | None = None
     combine: Callable | None = None
 
-    def score_texts(self, prompts: Sequence[str], responses: Sequence[str]) -> np.ndarray:
-        """The reward of each response to its prompt, an EOS after it, truncated as in training. Returns float32 [B]."""
+    def score_texts(self, prompts: Sequence, responses: Sequence[str]) -> np.ndarray:
+        """The reward of each response to its prompt (a text or a chat), an EOS after it, truncated as in training.
+
+        Returns float32 [B].
+        """
         return self.score_rows(self.encode(prompts, responses))
 
     def score_rows(self, rows: TokenBatch) -> np.ndarray:
@@ -73,7 +76,7 @@ class RewardModel(NamedTuple):
             result.append(np.asarray(compiled(self.params, part)))
         return np.concatenate(result)[:count]
 
-    def encode(self, prompts: Sequence[str], responses: Sequence[str]) -> TokenBatch:
+    def encode(self, prompts: Sequence, responses: Sequence[str]) -> TokenBatch:
         """The rows of prompts with their responses, in numpy, as the model was trained on them."""
         rollout = self.config.rollout
         width = max(rollout.prompt_buckets)
