@@ -220,6 +220,31 @@ def held_out(keys: Collection[str], test_share: float) -> set[str]:
     return {key for key, share in shares.items() if share < bound}
 
 
+def hold_out(records: list[dict], test_share: float, source: Source) -> tuple[list[dict], list[dict]]:
+    """(train, test): the prompts with the smallest hashes are held out, at least one, and never all."""
+    keys = {record["key"] for record in records}
+    chosen = held_out(keys, test_share)
+    if not chosen:
+        raise readers.DataError(
+            f"{source.paths[0]}: {len(records)} records with {len(keys)} distinct prompt, of which none can be held "
+            "out for the evaluation: give test_path"
+        )
+    return [r for r in records if r["key"] not in chosen], [r for r in records if r["key"] in chosen]
+
+
+def with_answers(ordered: Mapping[str, list[dict]], bad: readers.BadRecords) -> dict[str, list[dict]]:
+    """The records of each split without those that have no answer where others of their source have one."""
+    answered = {r["source"] for records in ordered.values() for r in records if "answer" in r["info"]}
+    kept = {split: [] for split in ordered}
+    for split, records in ordered.items():
+        for record in records:
+            if record["source"] not in answered or "answer" in record["info"]:
+                kept[split].append(record)
+            else:  # `parse` refuses it under any other name of the column
+                bad.reject(*record["place"], "missing or null, and other records have one", field=Columns().answer)
+    return kept
+
+
 def _refuse_splits(folder: str, files: Sequence[pathlib.Path]) -> None:
     """Raises DataError if files of tests lie beside those of training, as in data sets of Hugging Face."""
     train, held_out = ([file.name for file in files if pattern.match(file.name)] for pattern in (_TRAIN, _HELD_OUT))

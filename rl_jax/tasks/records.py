@@ -247,7 +247,7 @@ def _make(parts: Sequence[_Part], files: Sequence, *, test_share: float, system:
             held_out = {record["key"] for record in test}
             counts["num_train_in_test"] += sum(record["key"] in held_out for record in train)
         else:
-            train, test = _hold_out(train, test_share, part.train)
+            train, test = record_files.hold_out(train, test_share, part.train)
         for split, records in (("train", train), ("test", test)):
             for record in records:
                 found[split].setdefault(record["source"], []).append(record)
@@ -256,7 +256,7 @@ def _make(parts: Sequence[_Part], files: Sequence, *, test_share: float, system:
     ordered = {split: [r for name in sorted(by_name) for r in by_name[name]] for split, by_name in found.items()}
     worked = [record for record in ordered["train"] if record["completion"]]
     if skip_bad_records:  # what is fine-tuned on needs no answer
-        ordered = _with_answers(ordered, bad)
+        ordered = record_files.with_answers(ordered, bad)
     splits = {split: [_stored(record, files) for record in records] for split, records in ordered.items()}
     targets = [_stored(record, files) for record in worked]
     if targets and targets != splits["train"]:
@@ -270,19 +270,6 @@ def _make(parts: Sequence[_Part], files: Sequence, *, test_share: float, system:
         "skipped": bad.first,
     }
     return splits, report
-
-
-def _with_answers(ordered: Mapping[str, list[dict]], bad: readers.BadRecords) -> dict[str, list[dict]]:
-    """The records of each split without those that have no answer where others of their source have one."""
-    answered = {r["source"] for records in ordered.values() for r in records if "answer" in r["info"]}
-    kept = {split: [] for split in ordered}
-    for split, records in ordered.items():
-        for record in records:
-            if record["source"] not in answered or "answer" in record["info"]:
-                kept[split].append(record)
-            else:  # `parse` refuses it under any other name of the column
-                bad.reject(*record["place"], "missing or null, and other records have one", field=Columns().answer)
-    return kept
 
 
 def _answers(records: Sequence[Mapping], files: Sequence[pathlib.Path]) -> dict[str, Any]:
@@ -329,18 +316,6 @@ def _name_apart(found: Mapping[str, Mapping[str, list]], *, several: bool) -> No
                 f"the id {record['id']!r} is of two prompts, {known[record['id']]!r:.60} and {record['key']!r:.60}: "
                 "what is remembered of a prompt goes by its id. Make the ids unique, or remove the field"
             )
-
-
-def _hold_out(records: list[dict], test_share: float, source: Source) -> tuple[list[dict], list[dict]]:
-    """(train, test): the prompts with the smallest hashes are held out, at least one, and never all."""
-    keys = {record["key"] for record in records}
-    chosen = record_files.held_out(keys, test_share)
-    if not chosen:
-        raise readers.DataError(
-            f"{source.paths[0]}: {len(records)} records with {len(keys)} distinct prompt, of which none can be held "
-            "out for the evaluation: give test_path"
-        )
-    return [r for r in records if r["key"] not in chosen], [r for r in records if r["key"] in chosen]
 
 
 def _stored(record: Mapping, files: Sequence[pathlib.Path]) -> dict[str, str]:
