@@ -32,9 +32,11 @@ def load_tokenizer(folder: str | pathlib.Path, *, eos_tokens: Sequence[str] | No
     description = read_json(folder / "tokenizer.json")
     model, vocab, merges = (folder / name for name in ("tokenizer.model", "vocab.json", "merges.txt"))
     if description is None and model.exists():
+        listed = config.get("added_tokens_decoder", {}).values()
         tokenizer = spm.SentencePieceTokenizer(
             plain_files.read_bytes(model, plain_files.MAX_JSON),
             added=_added_tokens(folder, config),
+            ordinary={token["content"] for token in listed if not token.get("special", True)},
             legacy=bool(config.get("legacy", True)),
             path=model,
         )

@@ -2,7 +2,7 @@
 
 import pathlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from rl_jax.data import readers
 from rl_jax.data.checks import utf8
@@ -21,12 +21,21 @@ class SentencePieceTokenizer(FolderTokenizer):
     "legacy": false) only the beginning of a text does. Decoding is that of HFTokenizer.
     """
 
-    def __init__(self, model: bytes, *, added: Mapping[str, int], legacy: bool, path: str | pathlib.Path):
+    def __init__(
+        self,
+        model: bytes,
+        *,
+        added: Mapping[str, int],
+        ordinary: Collection[str] = (),
+        legacy: bool,
+        path: str | pathlib.Path,
+    ):
         """Loads the model.
 
         Args:
           model: the bytes of the file.
           added: further tokens, text -> id.
+          ordinary: those of them that are part of a decoded text, as <tool_call> may be.
           legacy: see the class.
           path: for error messages.
         """
@@ -36,6 +45,7 @@ class SentencePieceTokenizer(FolderTokenizer):
         control = {self._whole.id_to_piece(i): i for i in range(size) if self._whole.is_control(i)}
         self._special = control | dict(added)
         self._texts = {token: text for text, token in self._special.items()}
+        self._unwritten = frozenset(token for token, text in self._texts.items() if text not in ordinary)
         self.added_ids = frozenset(self._texts)
         self.vocab_size = max([size - 1, *self._special.values()]) + 1
         longest_first = sorted(self._special, key=len, reverse=True)
@@ -65,7 +75,8 @@ class SentencePieceTokenizer(FolderTokenizer):
         """
         ids, processor = self._to_decode(ids)
         if not keep_special:
-            ids = [token for token in ids if token not in self._texts and token not in (self.pad_id, *self.eos_ids)]
+            roles = (self.pad_id, self.bos_id, *self.eos_ids)
+            ids = [token for token in ids if token not in self._unwritten and token not in roles]
         parts, run = [], []
         for token in [*ids, None]:
             if token is not None and token < self._whole.vocab_size() and token not in self._texts:

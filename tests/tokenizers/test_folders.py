@@ -238,6 +238,20 @@ def test_sentencepiece_is_that_of_transformers(tmp_path, sentencepiece_model, le
     assert (behind == ours.encode("The cat")) == legacy and (behind == ours.encode_continuation("The cat")) != legacy
 
 
+def test_an_added_token_that_is_not_special_stays_in_the_text(tmp_path, sentencepiece_model):
+    """As <tool_call>, which a reward looks for."""
+    flags = dict(lstrip=False, rstrip=False, normalized=False, single_word=False)
+    added = {"400": dict(content="<|im_end|>", special=True), "401": dict(content="<tool_call>", special=False)}
+    added |= {"402": dict(content="<pad>", special=False)}  # special by its name
+    added = {number: token | flags for number, token in added.items()}
+    fields = dict(added_tokens_decoder=added, pad_token="<pad>", legacy=False)
+    folder = sentencepiece_folder(tmp_path, sentencepiece_model, **fields)
+    ours, theirs = load_tokenizer(folder), transformers.AutoTokenizer.from_pretrained(folder)
+    ids = ours.encode("cat<tool_call>{1}<|im_end|><pad>", bos=True)
+    assert ours.decode(ids) == theirs.decode(ids, skip_special_tokens=True) == "cat<tool_call>{1}"
+    assert ours.decode(ids, keep_special=True) == "<s>" + theirs.decode(ids[1:])
+
+
 def test_sentencepiece_is_that_of_its_own_package(tmp_path, sentencepiece_model):
     import sentencepiece
 
