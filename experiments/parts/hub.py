@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
+from rl_jax.models.hf.loading import TEMPLATES
 from rl_jax.runs.logging import write_atomically
 from rl_jax.training import distributed
 
@@ -36,6 +37,8 @@ SMALL = ("*.json", "*.jinja", "*.txt", "tokenizer.model")  # of a model, beside 
 WEIGHTS = ("model*.safetensors",)
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.pickle", "*.ckpt", "*.joblib", "*.npy", "*.npz")  # never fetched
 CODE = ("*.py", "*.ipynb", "*.sh")
+# Folders in a model's repository, but not its chat templates': a pattern can only exclude by one letter after another.
+FOLDERS = tuple(f"{TEMPLATES[:i]}[!{letter}]*/*" for i, letter in enumerate(TEMPLATES))
 _NAME = r"[A-Za-z0-9][\w.-]*"
 _PATH = re.compile(rf"(?P<datasets>datasets/)?(?P<repo>{_NAME}/{_NAME})(@(?P<revision>[^@/\s]+))?(/(?P<file>[^@\s]+))?")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -202,7 +205,10 @@ def hub() -> Any:
 def _patterns(repo: Repo, weights: bool) -> dict[str, list[str]]:
     """What to fetch, as keywords of snapshot_download."""
     if repo.kind == "model":
-        return {"allow_patterns": [*SMALL, *(WEIGHTS if weights else ())], "ignore_patterns": [*PICKLES, *CODE, "*/*"]}
+        return {
+            "allow_patterns": [*SMALL, *(WEIGHTS if weights else ())],
+            "ignore_patterns": [*PICKLES, *CODE, *FOLDERS],
+        }
     allowed = [_literal(repo.file)] if repo.file else None
     return {"allow_patterns": allowed, "ignore_patterns": [*PICKLES, *CODE]}
 

@@ -25,12 +25,14 @@ FILES = {
     "model-00001-of-00002.safetensors": os.urandom(3000),
     "model-00002-of-00002.safetensors": os.urandom(50),
     "model.safetensors.index.json": b"{}",
+    "additional_chat_templates/tool_use.jinja": b"of tools",
 }
 REFUSED = {
     "pytorch_model.bin": b"a pickle",
     "modeling_evil.py": b"raise SystemExit",
     "onnx/config.json": b"{}",
     "original/model.safetensors": b"another",
+    "adapters/config.json": b"{}",
     "training_args.bin": b"a pickle",
     "README.md": b"card",
 }

@@ -388,10 +388,12 @@ def test_what_is_not_saved(folder, tmp_path):
 def test_the_companions_of_a_folder_travel_along(folder, tmp_path):
     (folder / "tokenizer.json").write_text("{}")
     (folder / "training_args.bin").write_text("not ours")
+    (folder / "additional_chat_templates").mkdir()
+    (folder / "additional_chat_templates" / "tool_use.jinja").write_text("of tools")
     edit_config(folder, eos_token_id=7)
     models.save_hf(tmp_path / "deep" / "out", CONFIG, params_of(CONFIG), like=folder)
-    names = {path.name for path in (tmp_path / "deep" / "out").iterdir()}
-    assert names == {"config.json", WEIGHTS, "tokenizer.json"}
+    names = {path.name for path in (tmp_path / "deep" / "out").rglob("*") if path.is_file()}
+    assert names == {"config.json", WEIGHTS, "tokenizer.json", "tool_use.jinja"}
     assert json.loads((tmp_path / "deep" / "out" / "config.json").read_text())["eos_token_id"] == 7
 
 

@@ -62,6 +62,15 @@ def test_weights_are_replaced_whole_and_stale_shards_go(folder, tmp_path):
     weight_sync._replace(save, tmp_path / "new" / "place", 2)
     assert len(content(tmp_path / "new" / "place")) == 4
 
+    def with_templates(folder, params):
+        save(folder, params)
+        (folder / "additional_chat_templates").mkdir()
+        (folder / "additional_chat_templates" / "tool_use.jinja").write_text("of tools")
+
+    for params in (3, 4):  # templates are no weights: the server has its own
+        weight_sync._replace(with_templates, tmp_path / "new" / "place", params)
+    assert len(content(tmp_path / "new" / "place")) == 6
+
 
 def seen_by(server):
     return [(path, body) for path, _, body in server.seen]

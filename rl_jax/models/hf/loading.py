@@ -39,6 +39,7 @@ COMPANIONS = (
     "chat_template.jinja",
     "chat_template.json",
 )
+TEMPLATES = "additional_chat_templates"  # a folder of more of them, such as the one for tools
 _BUFFERS = (".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias")  # not weights; old versions saved them
 _HEAD = "lm_head.weight"
 
@@ -319,6 +320,9 @@ def save_hf(
         for name in COMPANIONS if like else ():
             if (pathlib.Path(like) / name).exists():
                 shutil.copyfile(pathlib.Path(like) / name, partial / name)
+        for path in sorted((pathlib.Path(like) / TEMPLATES).glob("*.jinja")) if like else ():
+            (partial / TEMPLATES).mkdir(exist_ok=True)
+            shutil.copyfile(path, partial / TEMPLATES / path.name)
         os.rename(partial, folder)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)

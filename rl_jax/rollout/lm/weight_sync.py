@@ -11,6 +11,7 @@ server that answers like them; neither function has ever run against a real one.
 
 import os
 import pathlib
+import shutil
 import uuid
 from collections.abc import Callable
 
@@ -94,7 +95,7 @@ def _replace(save: Callable, folder: str | os.PathLike, params: Params) -> None:
     partial = folder / f".{uuid.uuid4().hex}.partial"
     try:
         save(partial, params)
-        names = {path.name for path in partial.iterdir()}
+        names = {path.name for path in partial.iterdir() if path.is_file()}
         for name in sorted(names):
             os.replace(partial / name, folder / name)
         for path in folder.glob(_WEIGHTS):
@@ -104,10 +105,7 @@ def _replace(save: Callable, folder: str | os.PathLike, params: Params) -> None:
         if index.name not in names:
             index.unlink(missing_ok=True)
     finally:
-        if partial.exists():
-            for path in partial.iterdir():
-                path.unlink()
-            partial.rmdir()
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 def _check(client: Client, path: str, answer) -> None:
