@@ -382,6 +382,9 @@ def test_what_is_not_saved(folder, tmp_path):
         models.save_hf(tmp_path / "out", dataclasses.replace(CONFIG, norm_eps=1e-3), params, like=folder)
     with pytest.raises(ValueError, match="dtype='int8' is none of float32, float16, bfloat16"):
         models.save_hf(tmp_path / "out", CONFIG, params, dtype="int8")
+    large = params | {"final_norm": {"scale": np.full_like(params["final_norm"]["scale"], 1e5)}}
+    with pytest.raises(ValueError, match="'model.norm.weight' has numbers that float16 has not, such as 100000"):
+        models.save_hf(tmp_path / "out", CONFIG, large, dtype="float16")
     assert not (tmp_path / "out").exists()
 
 

@@ -259,7 +259,10 @@ def _tensors(params: Params, groups: dict[str, list[Piece]], dtype) -> Iterator[
     for name, group in groups.items():
         parts = [np.asarray(leaves[piece.path][piece.index]) for piece in group]
         parts = [part.T if piece.transposed else part for piece, part in zip(group, parts, strict=True)]
-        yield name, np.ascontiguousarray(np.concatenate(parts, axis=-1) if len(parts) > 1 else parts[0], dtype=dtype)
+        whole = np.concatenate(parts, axis=-1) if len(parts) > 1 else parts[0]
+        if dtype == jnp.float16 and (largest := np.max(np.abs(whole))) > jnp.finfo(dtype).max:  # it would be inf
+            raise ValueError(f"{name!r} has numbers that float16 has not, such as {largest:g}: save it as bfloat16")
+        yield name, np.ascontiguousarray(whole, dtype=dtype)
 
 
 def save_hf(
@@ -285,7 +288,7 @@ def save_hf(
       max_shard_bytes: larger weights are split into shards with an index; host memory is one shard.
 
     Raises:
-      ValueError: if the params do not fit the config, or no family describes it.
+      ValueError: if the params do not fit the config, no family describes it, or a weight is beyond float16.
       FileExistsError: if the folder exists and is not empty.
     """
     folder = pathlib.Path(folder)
