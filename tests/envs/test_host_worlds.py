@@ -1,11 +1,14 @@
 """rl_jax/envs/host_worlds.py: the shuttle's rule, names, and gymnasium's environments one at a time."""
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from rl_jax import envs
 from rl_jax.envs.adapters.from_host import Row
 from rl_jax.envs.host_worlds import Shuttle, load_host_env
+from rl_jax.rollout.actors.stage import Message, Stage
 
 
 def returns(policy, count=200):
@@ -67,6 +70,31 @@ def test_as_a_vector_episodes_begin_anew_and_keep_their_last_observation():
 def made(*, size):
     """An environment of one's own."""
     return Shuttle(size)
+
+
+class Halving(Shuttle):
+    """An environment that writes into its action."""
+
+    def __init__(self):
+        super().__init__()
+        self.action_space = envs.Box(np.full(2, -1.0, np.float32), np.ones(2, np.float32))
+
+    def step(self, action):
+        action *= 0.5
+        return self._observation(), float(action.sum()), False, False
+
+
+def test_an_environment_may_write_into_its_action():
+    actions = np.ones((1, 2), np.float32)
+    actions.flags.writeable = False  # as an array of JAX, or one from another process
+    vector = envs.load_vector("host/tests.envs.test_host_worlds:Halving", 1)
+    assert jax.jit(lambda key: vector.step(vector.reset(key)[0], jnp.ones((1, 2)), ())[2].reward)(jax.random.key(0)) == 1
+    stage = Stage(Halving, seed=0)
+    past = Message("restore", {"envs": [[0, 0, 1]]}, [actions])
+    assert stage.handle(past).kind == "restored" and stage.step([0], actions)[2] == 1.0
+    asked = np.ones((1, 2), np.float32)
+    stage.step([0], asked)
+    assert (asked == 1.0).all()  # what was asked for stays, for the ledger
 
 
 def test_gymnasiums_environments_are_theirs():

@@ -46,7 +46,7 @@ def hosted(host: Host, num_envs: int, tasks: tuple[str, ...] = ()) -> Vector:
         return host.reset(int(seed))
 
     def advance(actions: jax.Array) -> tuple[np.ndarray, ...]:
-        return host.step(np.asarray(actions))
+        return host.step(np.array(actions))  # a copy: JAX's array is read-only, and an environment may write into it
 
     def reset(key: jax.Array):
         seed = jax.random.randint(key, (), 0, 2**31 - 1)

@@ -57,7 +57,7 @@ class Stage:
         `step` returns.
         """
         if message.kind == "restore":
-            actions = iter(message.arrays[0])
+            actions = iter(np.array(message.arrays[0]))  # a copy, as in `step`
             for env, number, steps in message.meta["envs"]:
                 self.restore(env, Episode(number, [next(actions) for _ in range(steps)]))
             return Message("restored", {}, [self.observations([env for env, _, _ in message.meta["envs"]])])
@@ -94,7 +94,8 @@ class Stage:
           bool [k], truncated bool [k]].
         """
         last, rewards, ends = [], [], []
-        for env, action in zip(envs, actions, strict=True):
+        # A copy of the actions: they may be read-only, and an environment may write into them.
+        for env, action in zip(envs, np.array(actions), strict=True):
             self._now[env], reward, terminated, truncated = self._envs[env].step(action)
             last.append(np.array(self._now[env], np.float32))  # a copy: the next reset may write into it
             rewards.append(reward)
