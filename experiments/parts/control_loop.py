@@ -101,8 +101,8 @@ def train(config, workdir: pathlib.Path, make_run: Callable = make_run, record: 
     fresh = program.init()
     state = loop.restore({"state": fresh}, in_place=program.pure)["state"]
     if loop.step and not program.pure:
-        # Envs on the host were reset when this process started: the saved observations are not theirs.
-        state = with_fresh_envs(state, fresh)
+        # Envs on the host begin anew, since the saved observations are not theirs, and not as at step 0.
+        state = with_fresh_envs(state, program.init(loop.step))
     del fresh
     metrics, env_steps = loop.host.get("metrics", {}), samples_per_step(config)
     with loop:

@@ -48,7 +48,7 @@ class Program(NamedTuple):
     """The compiled functions of a training of L runs.
 
     Attributes:
-      init: () -> state.
+      init: (step=0) -> state; of another step with other random numbers, for envs that begin there.
       advance: state -> (state, metrics float32 [L] by name). Donates the state.
       finals: state -> params, a pytree with leading axis L.
       pure: whether the state contains the envs; envs on the host (gymnasium) are not in it.
@@ -330,7 +330,10 @@ def _jit_program(sizes, keys, values, init, chunk, params, specs) -> Program:
     def compile_ahead(ahead: Callable, state) -> None:
         ahead("advance", advance)(state, values)
 
-    return Program(lambda: start(keys, values), lambda state: advance(state, values), finals, compile=compile_ahead)
+    def begin(step: int = 0):
+        return start(jax.vmap(lambda key: jax.random.fold_in(key, step))(keys) if step else keys, values)
+
+    return Program(begin, lambda state: advance(state, values), finals, compile=compile_ahead)
 
 
 def _pmap_program(sizes, keys, values, init, chunk, params) -> Program:

@@ -15,6 +15,7 @@ from configs.control import offline, replay
 from experiments.control import ppo as control_ppo
 from experiments.parts import control_relabel, control_runs, control_setup
 from rl_jax.control.algorithm import Relabel
+from rl_jax.envs.host_worlds import Shuttle
 from rl_jax.training import checkpoint
 from tests.envs.libraries import adapter, foreign
 from tests.experiments.one_program import one_program  # noqa: F401  a fixture
@@ -191,6 +192,35 @@ def test_a_users_gymnasium_environment_is_learned_unchanged(tmp_path):
             control_runs.make_program(small(num_seeds=2, env__name="gymnasium/TestPays-v0"))
     finally:
         del gymnasium.registry["TestPays-v0"]
+
+
+PLAYED = []  # seeds of the episodes of Noted of which a step was taken
+
+
+class Noted(Shuttle):
+    """A host's environment that notes its episodes."""
+
+    def reset(self, seed):
+        self._seed = seed
+        return super().reset(seed)
+
+    def step(self, action):
+        if not self._time:
+            PLAYED.append(self._seed)
+        return super().step(action)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("kept_signals")
+def test_a_resumed_run_on_the_host_plays_no_episode_twice(tmp_path, monkeypatch):
+    config = small(env__name=f"host/{__name__}:Noted")
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "StopSignal", StopAfter())
+        control_ppo.run(config, tmp_path)
+    before = len(PLAYED)
+    control_ppo.run(config, tmp_path)
+    assert (tmp_path / "final.json").exists() and len(PLAYED) > before >= 8
+    assert len(set(PLAYED)) == len(PLAYED)
 
 
 @pytest.mark.parametrize(
