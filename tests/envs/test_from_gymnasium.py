@@ -142,6 +142,8 @@ def test_spaces():
         from_gymnasium.space(gymnasium.spaces.MultiBinary(3))
     with pytest.raises(ValueError, match="from 0"):
         from_gymnasium.space(gymnasium.spaces.Discrete(3, start=1))
+    with pytest.raises(ValueError, match="a Box of int64"):
+        from_gymnasium.flat_space(gymnasium.spaces.Box(0, 3, (2,), np.int64))
     with pytest.raises(ValueError, match="use load_vector"):
         envs.load("gymnasium/CartPole-v1")
 

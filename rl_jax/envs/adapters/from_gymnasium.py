@@ -1,7 +1,7 @@
 """gymnasium's environments in our protocol: stepped on the host, called from the compiled program.
 
-Any environment registered with gymnasium works whose spaces are Discrete from 0 or Box: "CartPole-v1", or
-"my_module:MyEnv-v0", which imports the module first. Observations that are Discrete there are one-hot vectors here.
+Any environment registered with gymnasium works whose spaces are Discrete from 0 or Box, and whose reward is one number:
+"CartPole-v1", or "my_module:MyEnv-v0", which imports the module first. Observations that are Discrete there are one-hot vectors here.
 Actions of a Box are flat here, whatever their shape there.
 For the consequences of living on the host see rl_jax.envs.adapters.host.
 """
@@ -100,8 +100,14 @@ def space(theirs) -> Discrete | Box:
 
 
 def flat_space(theirs) -> Discrete | Box:
-    """The same, a Box as one of a single axis: the policies' actions are vectors. Raises ValueError as `space`."""
+    """The same, a Box as one of a single axis: the policies' actions are vectors.
+
+    Raises:
+      ValueError: as `space`, and for a Box of whole numbers: rounding down real ones would never give the largest.
+    """
     ours = space(theirs)
+    if isinstance(ours, Box) and not np.issubdtype(theirs.dtype, np.floating):
+        raise ValueError(f"actions {theirs}: a Box of {theirs.dtype}, only Discrete and a Box of floats are supported")
     return ours if isinstance(ours, Discrete) else Box(ours.low.reshape(-1), ours.high.reshape(-1))
 
 
