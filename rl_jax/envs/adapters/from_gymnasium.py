@@ -1,8 +1,8 @@
 """gymnasium's environments in our protocol: stepped on the host, called from the compiled program.
 
 Any environment registered with gymnasium works whose spaces are Discrete from 0 or Box, and whose reward is one number:
-"CartPole-v1", or "my_module:MyEnv-v0", which imports the module first. Observations that are Discrete there are one-hot vectors here.
-Actions of a Box are flat here, whatever their shape there.
+"CartPole-v1", or "my_module:MyEnv-v0", which imports the module first. Observations that are Discrete there are one-hot
+vectors here. Actions of a Box are flat here, whatever their shape there.
 For the consequences of living on the host see rl_jax.envs.adapters.host.
 """
 
