@@ -253,9 +253,11 @@ def _whole_group(config: ConfigDict, group: str, key: str, value: str | None, gi
     if group == "data" and (said := _of_a_file(spec, key, value)):
         return said
     if group in fields.OPEN:
+        has = ", ".join(spec) or "nothing"
+        spec |= {name.rpartition(".")[2]: _typed(x) for name, x in given.items() if name.rpartition(".")[0] == group}
         return (
-            f"config.{group} has {', '.join(spec) or 'nothing'}, keywords of {fields.OPEN[group]}; to add one, "
-            f"set the whole group: {check_config.literal(group, spec | {key: _typed(value)})}"
+            f"config.{group} has {has}, keywords of {fields.OPEN[group]}; to add one, set the whole group: "
+            f"{check_config.literal(group, spec | {key: _typed(value)})}"
         )
     module = check_config.FUNCTIONS.get(config.get("program", ""), {}).get(group)
     functions = public_functions(importlib.import_module(module)) if module else {}

@@ -169,6 +169,12 @@ def test_a_group_with_fn_is_replaced_as_a_whole(config, arguments, name, expecte
     assert check_config.get(parsed, group).to_dict() == (before if expected is None else expected) | {key: 3}
 
 
+def test_an_open_group_is_repeated_with_what_the_command_line_sets():
+    given = {"env.name": "gymnasium/CartPole-v1", "env.mode": "async", "train.total_steps": "9"}
+    said = nearest_field(load_config(CONTROL), "env.mode", "async", given)
+    assert "'name': 'gymnasium/CartPole-v1', 'mode': 'async'}" in said and "gymnax" not in said and "'9'" not in said
+
+
 def test_a_keyword_names_the_functions_that_take_it():
     said = nearest_field(load_config(GRPO), "algorithm.surrogate.ratio_max", "1.28")
     assert "of rl_jax.losses.policy" in said and "cispo" in said and "'ratio_max': 1.28}\"" in said
