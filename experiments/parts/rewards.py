@@ -205,7 +205,8 @@ class Rewards:
         weights = {t.name: t.weight for t in self._terms}
         if not self._terms and self._pool is not None:
             values, weights = {TASK: result.rewards}, {TASK: 0.0 if opinion.terms else 1.0}
-            result = result._replace(failed=None)  # it has its failure reward, and may not count
+            if opinion.terms:
+                result = result._replace(failed=None)  # the task's reward does not count, nor do its failures
         weights |= {name: self._judges.weights[name] for name in opinion.terms}
         result = result._replace(components=result.components | opinion.components)
         if values or opinion.terms:

@@ -69,6 +69,24 @@ def test_a_judge_replaces_the_tasks_reward_which_is_logged(tmp_path):
     assert found.rollout.token_rewards is None
 
 
+def late(prompt, completion, info):
+    """The reward `sevens`, whose verifier fails on "1"."""
+    if completion == "1":
+        raise OSError("no answer in time")
+    return small.sevens(prompt, completion, info)
+
+
+def test_a_verifier_that_failed_is_told_if_its_reward_counts_beside_a_judge_of_tokens(tmp_path):
+    """Red before: curricula took it for a failure of the policy, dynamic sampling for a difference in the group."""
+    config = small_config(tmp_path, reward__function=f"{__name__}:late", judge={"steps": spec(steps)})
+    with make_rewards(make_setup(config)) as rewards:
+        given = rows(["7", "1", "7", "7"], 2)
+        scored = rewards(given)
+        found = rewards.finish(Judged(given.rollout, given.records, given.completions, scored)).result
+    assert found.rewards.tolist() == scored.rewards.tolist() == [1, 0, 1, 1]
+    assert found.failed.tolist() == [False, True, False, False]
+
+
 class Lesson:
     """A learner that is due in every step, or its judge: it keeps the labels that it is given."""
 
