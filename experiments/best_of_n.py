@@ -123,7 +123,7 @@ def proxy_scores(judged: list[Judged], model: RewardModel | None) -> np.ndarray:
     ]
     # An empty completion has no token to read a reward at: it gets the lowest score.
     kept = [place for place, (_, text) in enumerate(texts) if text.strip()]
-    members = model._replace(score=model.members)
+    members = model._replace(combine=lambda rewards: rewards)
     scores = members.score_texts([texts[i][0] for i in kept], [texts[i][1] for i in kept])
     result = np.full((len(texts), scores.shape[1]), scores.min(axis=0))
     result[kept] = scores

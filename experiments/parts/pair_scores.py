@@ -105,10 +105,9 @@ def read_pairs(
 
 def gaps(model: RewardModel, records: Sequence[dict]) -> np.ndarray:
     """r(first response) - r(second) of each pair, float32 [N]; each after its own prompt (records.prompt_of)."""
-    first, second = (
-        model.score_texts([prompt_of(record, k) for record in records], [record["responses"][k] for record in records])
-        for k in (0, 1)
-    )
+    prompts = [prompt_of(record, k) for k in (0, 1) for record in records]
+    responses = [record["responses"][k] for k in (0, 1) for record in records]
+    first, second = model.score_texts(prompts, responses).reshape(2, -1)  # of one call, as an ensemble may couple rows
     return first - second
 
 

@@ -32,9 +32,7 @@ class LastDigit:
 
     tokenizer = PlainPrompts(None)
 
-    members = None
-
-    def _replace(self, score):
+    def _replace(self, combine):
         return self
 
     def score_texts(self, prompts, responses):

@@ -12,9 +12,10 @@ from ml_collections import ConfigDict
 
 from experiments.parts import judges
 from experiments.parts.judges import base, certainty, generative, language_models, learning, reward_models
-from experiments.parts.judges.trained import load_reward_model
+from experiments.parts.judges.trained import RewardModel, load_reward_model
 from experiments.parts.setup import make_setup
-from rl_jax.core.types import Rollout
+from rl_jax.core.types import Rollout, TokenBatch
+from rl_jax.credit import ensembles
 from rl_jax.tasks.arithmetic import ALPHABET
 from rl_jax.tokenizers import ByteTokenizer, CharTokenizer, PlainPrompts
 from rl_jax.training.scoring import make_score
@@ -130,10 +131,19 @@ def test_several_reward_models_are_an_ensemble(setup, runs):
     np.testing.assert_allclose(apart.rewards, (members[0] - 2.0) / 0.5, rtol=1e-4, atol=1e-4)
     two = judges.reward_model(setup, path=[runs["other"]], combine=dict(fn="uncertainty_weighted", coef=0.5))(rows)
     model = load_reward_model(runs["other"])
-    heads = model._replace(score=model.members).score_texts(PROMPTS, COMPLETIONS)
+    heads = model._replace(combine=lambda members: members).score_texts(PROMPTS, COMPLETIONS)
     expected = heads.mean(1) - 0.5 * heads.var(1, ddof=1)
     np.testing.assert_allclose(two.rewards, expected, rtol=1e-3, atol=1e-4)
     np.testing.assert_allclose(two.components["disagreement"], heads.std(1), rtol=1e-3, atol=1e-4)
+
+
+def test_an_ensemble_that_couples_rows_sees_all_rows_of_a_call():
+    """Red before: max_min chose its member anew in each batch of the forward passes, with the rows that fill up one."""
+    values = np.array([[0, 1], [0, 1], [9, 1], [9, 1], [9, 1]], np.int32)
+    read = lambda params, batch: batch.tokens.astype(jnp.float32)  # noqa: E731
+    config = ConfigDict(dict(eval=dict(batch_size=2)))
+    model = RewardModel(lambda *given: ensembles.max_min(read(*given)), read, {}, None, config, None, ensembles.max_min)
+    assert model.score_rows(TokenBatch(values, values, values)).tolist() == [1, 1, 1, 1, 1]
 
 
 def test_a_run_of_another_program_is_no_reward_model(tmp_path):

@@ -18,6 +18,7 @@ from experiments.tools import (
     token_credit,
 )
 from rl_jax import preferences
+from rl_jax.credit import ensembles
 from rl_jax.preferences import contrast, strength
 from rl_jax.training.scoring import make_score
 from tests.experiments.judge_runs import SMALL, reward_run, save
@@ -251,6 +252,20 @@ class RewardsOfLengths:
 
     def score_texts(self, prompts, responses):
         return np.array([len(p) + len(r) for p, r in zip(prompts, responses, strict=True)], np.float32)
+
+
+class LeastOfTwo:
+    """Two members, the length of a response and 10 less it, of which the one with the lowest mean counts."""
+
+    def score_texts(self, prompts, responses):
+        length = np.array([len(text) for text in responses], np.float32)
+        return np.asarray(ensembles.max_min(np.stack([length, 10 - length], axis=1)))
+
+
+def test_both_responses_of_a_pair_are_scored_by_the_same_member():
+    """Red before: each side was a call of its own, so the member with the lowest mean was another for the second."""
+    records = [{"prompt": "p", "responses": ["a" * 8, "b" * 2]}, {"prompt": "q", "responses": ["c" * 7, "d"]}]
+    np.testing.assert_array_equal(pair_scores.gaps(LeastOfTwo(), records), [6, 6])
 
 
 @pytest.mark.slow

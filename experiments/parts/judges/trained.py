@@ -57,7 +57,7 @@ class RewardModel(NamedTuple):
     tokenizer: Any
     config: ConfigDict
     setup: Setup | None = None
-    combine: Callable | None = None
+    combine: Callable = ensembles.mean
 
     def score_texts(self, prompts: Sequence, responses: Sequence[str]) -> np.ndarray:
         """The reward of each response to its prompt (a text or a chat), an EOS after it, truncated as in training.
@@ -67,14 +67,17 @@ class RewardModel(NamedTuple):
         return self.score_rows(self.encode(prompts, responses))
 
     def score_rows(self, rows: TokenBatch) -> np.ndarray:
-        """The reward of each row, in batches of the run's evaluation. rows: in numpy, [B, T]. Returns float32 [B]."""
+        """The reward of each row, read in batches of the run's evaluation. rows: in numpy, [B, T]. Returns float32 [B].
+
+        They are combined all at once: some ensembles couple the rows of a call (max_min, robust).
+        """
         size, count, result = self.config.eval.batch_size, len(rows.tokens), []
-        compiled = _compiled(self.score)
+        compiled = _compiled(self.members)
         for start in range(0, count, size):
             chosen = np.resize(np.arange(start, min(start + size, count)), size)
             part = jax.tree.map(lambda x, chosen=chosen: x[chosen], rows)
             result.append(np.asarray(compiled(self.params, part)))
-        return np.concatenate(result)[:count]
+        return np.asarray(self.combine(jnp.asarray(np.concatenate(result)[:count])))
 
     def encode(self, prompts: Sequence, responses: Sequence[str]) -> TokenBatch:
         """The rows of prompts with their responses, in numpy, as the model was trained on them."""
@@ -98,8 +101,8 @@ class RewardModel(NamedTuple):
 
 
 @functools.lru_cache(maxsize=8)
-def _compiled(score: Callable) -> Callable:
-    return jax.jit(score)
+def _compiled(members: Callable) -> Callable:
+    return jax.jit(members)
 
 
 def load_reward_model(
