@@ -206,13 +206,13 @@ class Rewards:
         if not self._terms and self._pool is not None:
             values, weights = {TASK: result.rewards}, {TASK: 0.0 if opinion.terms else 1.0}
             if opinion.terms:
-                result = result._replace(failed=None)  # the task's reward does not count, nor do its failures
+                result = result._replace(failed=None)  # such a row, too, has the judges' reward
         weights |= {name: self._judges.weights[name] for name in opinion.terms}
         result = result._replace(components=result.components | opinion.components)
         if values or opinion.terms:
             result = self._total(judged.records, result, values | opinion.terms, weights)
         rollout = judged.rollout._replace(token_rewards=opinion.token_rewards, step_ends=opinion.step_ends)
-        return judged._replace(rollout=rollout, result=result)
+        return judged._replace(rollout=rollout, result=result._replace(failed=judged.result.failed))
 
 
 def _of_texts(pool: RewardPool, records: Sequence[dict], texts: Sequence[str], values: Callable) -> np.ndarray:

@@ -76,17 +76,6 @@ def late(prompt, completion, info):
     return small.sevens(prompt, completion, info)
 
 
-def test_a_verifier_that_failed_is_told_if_its_reward_counts_beside_a_judge_of_tokens(tmp_path):
-    """Red before: curricula took it for a failure of the policy, dynamic sampling for a difference in the group."""
-    config = small_config(tmp_path, reward__function=f"{__name__}:late", judge={"steps": spec(steps)})
-    with make_rewards(make_setup(config)) as rewards:
-        given = rows(["7", "1", "7", "7"], 2)
-        scored = rewards(given)
-        found = rewards.finish(Judged(given.rollout, given.records, given.completions, scored)).result
-    assert found.rewards.tolist() == scored.rewards.tolist() == [1, 0, 1, 1]
-    assert found.failed.tolist() == [False, True, False, False]
-
-
 class Lesson:
     """A learner that is due in every step, or its judge: it keeps the labels that it is given."""
 
@@ -133,6 +122,21 @@ def test_only_judges_that_read_labels_need_the_tasks_reward_and_before_the_first
     reader.by_name["rubric"].needs_labels = True
     reader.check_labels(["task"], verified=True)
     reader.check_labels([], verified=True)
+
+
+@pytest.mark.parametrize("judges", [dict(steps=dict(fn="steps")), dict(rubric=dict(fn="learns", needs_labels=True))])
+def test_a_row_whose_verifier_failed_is_told_and_is_no_label(tmp_path, judges):
+    """Red before: curricula took it for a failure of the policy, and learners for a wrong answer."""
+    specs = {name: fields | dict(fn=f"{__name__}:{fields['fn']}") for name, fields in judges.items()}
+    config = small_config(tmp_path, reward__function=f"{__name__}:late", judge=specs)
+    with make_rewards(make_setup(config)) as rewards:
+        given = rows(["7", "1", "", "7"], 2)
+        judged = rewards.finish(Judged(given.rollout, given.records, given.completions, rewards(given)))
+        rewards.learn(judged)
+        labels = [lesson.labels for lesson in rewards._judges.learners.values()]
+    assert judged.result.rewards.tolist() == ([1, 1, 1, 1] if "rubric" in judges else [1, 0, 0, 1])
+    assert judged.result.failed.tolist() == [False, True, False, False]
+    assert all(np.array_equal(seen, [[1, np.nan, 0, 1]], equal_nan=True) for seen in labels)
 
 
 def test_a_judge_is_a_term_beside_others(tmp_path):

@@ -146,6 +146,17 @@ def test_an_ensemble_that_couples_rows_sees_all_rows_of_a_call():
     assert model.score_rows(TokenBatch(values, values, values)).tolist() == [1, 1, 1, 1, 1]
 
 
+def test_an_implicit_model_learns_nothing_from_a_row_whose_verifier_failed():
+    """Red before: such a row was a wrong answer to learn from."""
+    score = lambda params, rows: types.SimpleNamespace(log_probs=params)  # noqa: E731
+    ratios, mask = jnp.array([[0.5, 0.1], [0.3, -0.2], [-0.4, 0.2]]), jnp.ones((3, 2), bool)
+    loss = language_models.outcome_loss(score, 1.0)
+    grads = jax.grad(lambda params, labels, known: loss(params, (None, known, 0 * ratios, labels))[0].value())
+    found = grads(ratios, jnp.array([1.0, jnp.nan, 0.0]), mask)
+    expected = jax.grad(lambda x: -jnp.log(jax.nn.sigmoid(x[0].sum())) / 2 - jnp.log(jax.nn.sigmoid(-x[2].sum())) / 2)
+    np.testing.assert_allclose(found, expected(ratios), rtol=1e-5)
+
+
 def test_a_run_of_another_program_is_no_reward_model(tmp_path):
     (tmp_path / "config.json").write_text('{"program": "grpo", "algorithm": {"kl_coef": 0.0}}')
     (tmp_path / "final.json").write_text("{}")
@@ -390,6 +401,13 @@ def test_the_best_and_the_worst_of_each_prompt_teach(setup):
     pairs, present = learning.best_and_worst(rows, np.array([0, 2, 1, 1], np.float32), 3)
     assert pairs[:2].tolist() == [[1, 0], [2, 2]] and pairs.shape == (3, 2)
     assert present.tolist() == [[True] * 2, [False] * 2, [False] * 2]  # a tie, and a row that fills up
+
+
+def test_a_row_without_a_label_is_neither_best_nor_worst(setup):
+    rows = judged_rows(setup.task.tokenizer, ["1+2="] * 4)
+    for labels, pair, teaches in (([2, 0, 1], [1, 2], True), ([1, 1, 1], [1, 1], False), ([np.nan] * 3, [0, 0], False)):
+        pairs, present = learning.best_and_worst(rows, np.array([np.nan, *labels], np.float32), 1)
+        assert pairs.tolist() == [pair] and present.tolist() == [[teaches] * 2]
 
 
 def test_equal_prompts_with_other_answers_are_two_groups(setup):

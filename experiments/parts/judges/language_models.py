@@ -103,20 +103,22 @@ class _LogRatio:
     def learn(self, judged: Rows, labels: np.ndarray) -> dict[str, float]:
         """One update of phi: the cross-entropy of beta sum_t (log phi_t - log ref_t) with the outcomes."""
         rows, mask = token_rows(judged, self._setup.task.tokenizer), np.asarray(judged.rollout.completion_mask)
-        return self.learner.update((rows, mask, self._score(self._reference, rows), labels > RIGHT))
+        return self.learner.update((rows, mask, self._score(self._reference, rows), labels))
 
     def _score(self, params: Params, rows: TokenBatch) -> np.ndarray:
         return in_batches(self._setup, self._read, params, rows, self._size)
 
 
 def outcome_loss(score: Callable, beta: float) -> Callable:
-    """Makes loss(params, (TokenBatch, mask, ref_log_probs [B, C], right [B])) of an implicit reward model."""
+    """Makes loss(params, (TokenBatch, mask, ref_log_probs [B, C], labels [B])) of an implicit reward model.
+
+    A row of which nothing is known has the label nan.
+    """
 
     def loss(params: Params, batch: tuple) -> tuple[Mean, dict]:
-        rows, mask, reference, right = batch
+        rows, mask, reference, labels = batch
         ratios = (zero_masked(score(params, rows).log_probs, mask) - zero_masked(reference, mask))[:, None]
-        targets = right.astype(jnp.float32)[:, None]
-        there = jnp.ones(targets.shape, bool)
+        targets, there = (labels > RIGHT).astype(jnp.float32)[:, None], ~jnp.isnan(labels)[:, None]
         mean = masked_mean(*implicit_outcome(ratios, mask[:, None], there, targets=targets, beta=beta))
         rewards = implicit_rewards(ratios, mask[:, None], beta=beta)
         accuracy = ((rewards > 0) == (targets > RIGHT)).astype(jnp.float32)

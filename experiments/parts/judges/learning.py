@@ -85,7 +85,7 @@ class Learning(Protocol):
         """The verdict on all rows."""
 
     def learn(self, judged: Rows, labels: np.ndarray | None) -> dict[str, float]:
-        """One update. labels: float [B], the task's own rewards. Returns metrics."""
+        """One update. labels: float [B], the task's own rewards, nan where it failed. Returns metrics."""
 
 
 def padded_pairs(pairs: np.ndarray, live: np.ndarray, shards: int) -> tuple[np.ndarray, np.ndarray]:
@@ -109,7 +109,7 @@ def best_and_worst(judged: Rows, labels: np.ndarray, shards: int) -> tuple[np.nd
 
     Args:
       judged: rows; those of a prompt are neighbours.
-      labels: float [B].
+      labels: float [B]; nan for a row that is neither.
       shards: the rows are repeated until their number divides by this; repeated ones are absent.
 
     Returns:
@@ -118,7 +118,9 @@ def best_and_worst(judged: Rows, labels: np.ndarray, shards: int) -> tuple[np.nd
     pairs = []
     for rows in groups_of(judged):
         group = labels[rows.start : rows.stop]
-        pairs.append((rows[int(np.argmax(group))], rows[int(np.argmin(group))]))
+        known = ~np.isnan(group)
+        best, worst = np.argmax(np.where(known, group, -np.inf)), np.argmin(np.where(known, group, np.inf))
+        pairs.append((rows[int(best)], rows[int(worst)]))
     pairs = np.array(pairs)
     return padded_pairs(pairs, labels[pairs[:, 0]] > labels[pairs[:, 1]], shards)
 

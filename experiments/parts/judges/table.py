@@ -98,11 +98,13 @@ class Judges:
         Args:
           judged: a judging.Judged, whose components have the task's own reward, unless no learner needs labels.
         """
-        metrics = {}
+        metrics, labels, failed = {}, judged.result.components.get(TASK), judged.result.failed
+        if labels is not None and failed is not None:
+            labels = np.where(failed, np.float32(np.nan), labels)
         for name, learner in self.learners.items():
             if not learner.due():
                 continue
-            found = self.by_name[name].learn(judged, judged.result.components.get(TASK))
+            found = self.by_name[name].learn(judged, labels)
             metrics |= {f"judge/{name}/{key}": value for key, value in found.items()}
         return metrics
 
