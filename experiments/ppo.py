@@ -84,8 +84,8 @@ def check_config(config) -> None:
     """Checks what only this program reads.
 
     Raises:
-      ValueError: if the config has GRPO's estimator, if the critic's asks for an array that nothing supplies, or if
-        critic.replay or config.agent has a problem.
+      ValueError: if the config has GRPO's estimator, if the critic's asks for an array that nothing supplies, if the
+        aggregate cannot be the critic's, or if critic.replay or config.agent has a problem.
     """
     if "advantage" in config.algorithm:
         raise ValueError(
@@ -99,6 +99,13 @@ def check_config(config) -> None:
                 f"critic.advantage={config.critic.advantage.fn!r} needs {describe(name)}. Nothing in this config "
                 f"supplies it: {remedy}"
             )
+    counted = needs(policy_parts.make_objective(config).aggregate) & {"batch_rows", "group_tokens"}
+    if counted and (has_targets(config) or config.rollout.window):
+        raise ValueError(
+            f"algorithm.aggregate={config.algorithm.aggregate.fn!r} counts where the policy learns, and this critic "
+            "learns elsewhere: at ends of turns, or with rollout.window from whole answers. Take 'token_mean' or one "
+            "of seq_mean_..."
+        )
     critic_stages.check(config, of_turns=has_targets(config))
     turn_replay.check(config)
     if "agent" in config:

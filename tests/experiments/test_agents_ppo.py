@@ -347,6 +347,22 @@ def test_what_critics_of_turns_cannot_have_is_refused(tmp_path, field):
         ppo.check_config(config)
 
 
+@pytest.mark.parametrize("fn", ["token_sum", "only_token_mean", "group_token_mean"])
+def test_a_critic_that_learns_elsewhere_is_not_aggregated_by_the_policys_counts(tmp_path, fn):
+    """Red before: one answer of four that is over gave four times its sum, and the first replayed turns an error."""
+    whole, turns = (tiny(tmp_path, f"maze,{method}") for method in ("turn_ppo", "archer"))
+    windows = ppo_common.with_critic(small.config(tmp_path).copy_and_resolve_references().unlock())
+    windows.rollout.window = 2
+    for config in (whole, turns, windows):
+        ppo.check_config(config)
+        with config.unlocked():
+            config.algorithm.aggregate = dict(fn=fn)
+    ppo.check_config(whole)
+    for config in (turns, windows):
+        with pytest.raises(ValueError, match=f"algorithm.aggregate='{fn}' counts where the policy learns"):
+            ppo.check_config(config)
+
+
 def test_the_loss_of_turns_finds_them(tmp_path):
     config = tiny(tmp_path)
     assert turn_signals.in_loss(policy.make_objective(config)) == {"turns"}
