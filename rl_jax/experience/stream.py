@@ -93,12 +93,13 @@ class PromptStream:
         self._last = float(np.mean(seen.success, dtype=np.float64))
 
     def metrics(self) -> dict[str, float]:
-        """prompts/success of the last feedback, prompts/effective, and the source's own; {} if it learns nothing.
+        """prompts/success of the step's feedback, prompts/effective, and the source's own; {} if it learns nothing.
 
-        prompts/effective is the effective number of prompts of the next draw.
+        prompts/effective is the effective number of prompts of the next draw. A step without feedback has none of them.
         """
+        success, self._last = self._last, None
         weights, own = self._source.weights(), self._source.metrics()
-        if self._last is None or (weights is None and not own):
+        if success is None or (weights is None and not own):
             return {}
         shown = {} if weights is None else {"effective": effective(weights)}
-        return {f"prompts/{name}": value for name, value in ({"success": self._last} | shown | own).items()}
+        return {f"prompts/{name}": value for name, value in ({"success": success} | shown | own).items()}

@@ -118,6 +118,7 @@ def test_what_is_recalled_is_from_before_the_step():
     assert set(stream(sources.by_success(TABLE)).recall(records)) == {"prompt_ids"}
     metrics = ours.metrics()
     assert metrics["prompts/success"] == 1.0 and 22 < metrics["prompts/effective"] < 24
+    assert ours.metrics() == {}, "a step without feedback, which a resumed run could not tell of the one before"
     state = json.loads(json.dumps(ours.get_state()))
     ours.feedback(Feedback(np.array([4]), ["id4"], *[np.ones((1, 1))] * 3, [["x"]]))
     ours.set_state(state)
