@@ -32,7 +32,13 @@ def judgements(values: Values, expected: Sequence[Mapping]) -> list[dict]:
       ValueError: if a statement has neither form, if the results lack an arm or a metric, or if fewer than two seeds
         are left.
     """
-    asked = []
+    rows = asked(values, expected)
+    return [judged(*one, statements=len(rows)) for one in rows]
+
+
+def asked(values: Values, expected: Sequence[Mapping]) -> list[tuple]:
+    """The statements of a claim as the first four arguments of `judged`; takes and raises what `judgements` does."""
+    found = []
     for statement in expected:
         kind = "arm" if "arm" in statement else "increasing"
         named = set(statement) - {"within"}
@@ -44,13 +50,13 @@ def judgements(values: Values, expected: Sequence[Mapping]) -> list[dict]:
             bounds = {name: statement[name] for name in ("at_least", "at_most") if name in statement}
             said = " and ".join(f"{name.replace('_', ' ')} {bound:g}" for name, bound in bounds.items())
             side = _of(values, statement["arm"], metric)
-            asked.append((f"{metric} of {statement['arm']} {said}", [side], bounds, within))
+            found.append((f"{metric} of {statement['arm']} {said}", [side], bounds, within))
             continue
         by, arms = statement["by"], statement["increasing"]
         for less, more in zip(arms, arms[1:], strict=False):
             text = f"{metric}: {less} < {more}" + (f" by {by:g}" if by else "")
-            asked.append((text, [_of(values, more, metric), _of(values, less, metric)], dict(at_least=by), within))
-    return [judged(*one, statements=len(asked)) for one in asked]
+            found.append((text, [_of(values, more, metric), _of(values, less, metric)], dict(at_least=by), within))
+    return found
 
 
 def judged(

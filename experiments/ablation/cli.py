@@ -6,6 +6,7 @@
     python -m experiments.ablation --all            # every one that has no result yet (make ablations)
     python -m experiments.ablation --table          # all results: those run here, and stored ones for the rest
     python -m experiments.ablation KEY --table      # one result: every arm and statement
+    python -m experiments.ablation KEY --store      # the finished result to experiments/ablation/results
 
 There are two kinds. A study is a function of experiments.studies that runs all seeds of all arms in this process. An
 ablation of programs runs each arm and seed as a process of its own with its own workdir (runs/ablations/KEY/...). If
@@ -44,6 +45,7 @@ from ml_collections import ConfigDict
 from experiments.ablation.chart import curves_chart, interval_chart
 from experiments.ablation.claims import Values, judgements, ranges, report, tables
 from experiments.ablation.once import run_once
+from experiments.ablation.store import store
 from experiments.ablation.summary import by_claim, load_results, short_table
 from experiments.parts import stops
 from rl_jax import stats
@@ -207,6 +209,7 @@ def run(key: str, workdir: pathlib.Path, overrides: list[str], *, smoke: bool = 
         "command": " ".join(said),
         "date": datetime.date.today().isoformat(),
         "wall_seconds": round(seconds, 1),
+        "cores": len(os.sched_getaffinity(0)),
         "tried": ablation.tried.to_dict() if isinstance(ablation.tried, ConfigDict) else ablation.tried,
         "settings": settings_text(ablation, overrides),
     }
@@ -330,6 +333,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--json", action="store_true", help="with --list: as JSON")
     parser.add_argument("--all", action="store_true", help="run every ablation that has no result yet")
     parser.add_argument("--table", action="store_true", help="print a Markdown table of all results, or all of KEY's")
+    parser.add_argument("--store", action="store_true", help="write KEY's finished result to the stored ones: no run")
     parser.add_argument("--smoke", action="store_true", help="the small sizes of the file's field `smoke`, as a check")
     parser.add_argument("--jobs", type=int, help="with --all: how many at a time; default: 1, with --smoke a core each")
     parser.add_argument("--workdir", type=pathlib.Path, help="default: runs/ablations/KEY; with --all, runs/ablations")
@@ -342,6 +346,9 @@ def main(arguments: list[str] | None = None) -> None:
     folder = RUNS / ("ablations_smoke" if options.smoke else "ablations")
     if options.jobs is not None and (options.jobs < 1 or not options.all):
         parser.error(f"--jobs={options.jobs}: set it to 1 or more, with --all")
+    others = [options.all, options.table, options.list, options.smoke, overrides]
+    if options.store and (options.key is None or any(others)):
+        parser.error("--store goes with a KEY alone: what is stored is a full run of the settings of its file")
     if options.all:
         if options.key or overrides:
             parser.error(f"--all uses the settings of the files: leave out {options.key or overrides[0]}")
@@ -352,6 +359,13 @@ def main(arguments: list[str] | None = None) -> None:
         settings = {key: settings_text(load(key, smoke=options.smoke), []) for key in named}
         results = load_results(settings, options.workdir or folder, None if options.smoke else RESULTS)
         print(by_claim(results) if options.key and results else short_table(results))
+    elif options.store:
+        try:
+            ablation, workdir = load(options.key), options.workdir or folder / options.key
+            path = store(options.key, ablation, settings_text(ablation, []), workdir, RESULTS)
+        except ValueError as error:
+            parser.error(str(error))
+        print(f"{path}\npython docs/results.py writes the tables of the docs anew")
     elif options.list or options.key is None:
         print(listing(options.json))
     else:

@@ -2,6 +2,7 @@
 
 import functools
 import importlib
+import importlib.util
 import inspect
 import json
 import pathlib
@@ -22,6 +23,7 @@ from experiments import studies
 from experiments.ablation import claims as claims
 from experiments.ablation import cli, once
 from experiments.ablation.chart import curves_chart, interval_chart
+from experiments.ablation.store import to_store
 from experiments.parts import origin
 from experiments.studies.base import Outcome
 from rl_jax import stats
@@ -624,7 +626,8 @@ def test_a_stored_result_is_of_its_claim(path):
     assert (found["key"], found["paper"], found["claim"]) == (path.stem, ablation.paper, ablation.claim)
     assert found["metric"] == ablation.metric and found["verdict"] in ("reproduced", "not reproduced", "undecided")
     assert list(range(found["seeds"]["first"], found["seeds"]["last"] + 1)) == list(ablation.seeds)
-    assert found["tried"] in (None, ablation.tried) and found["source"] and found["date"].startswith("2026-")
+    assert found["tried"] in (None, ablation.to_dict()["tried"]) and found["source"]
+    assert re.fullmatch(r"20\d\d-\d\d-\d\d", found["date"])
     assert found["command"] == f"python -m experiments.ablation {path.stem}"
     assert {row["statement"] for row in found["statements"]} <= statements_of(ablation)
     for interval in [*found["arms"].values(), *(row["interval"] for row in found["statements"])]:
@@ -747,8 +750,102 @@ def test_a_run_comes_before_a_stored_result(a_toy, tmp_path, monkeypatch, capsys
     cli.main(["--table"])
     said = capsys.readouterr().out
     assert "Of old" not in said and "`error: a < b`: 1.01 [0.985, 1.03]" in said
-    # A finished ablation's own file may be stored, too.
-    shutil.copy(tmp_path / "runs" / "ablations" / "toy" / "ablation.json", stored / "toy.json")
+
+
+@pytest.fixture
+def stored_toy(a_toy, tmp_path, monkeypatch):
+    """Makes the toy study's ablation anew, and returns the path of its stored result, which is not there yet."""
+    monkeypatch.setattr(cli, "RUNS", tmp_path / "runs")
+    monkeypatch.setattr(cli, "RESULTS", tmp_path / "stored")
+    (tmp_path / "stored").mkdir()
+    a_toy()
+    return tmp_path / "stored" / "toy.json"
+
+
+def said_by(capsys, *arguments: str) -> str:
+    capsys.readouterr()
+    cli.main(list(arguments))
+    return capsys.readouterr().out
+
+
+def test_a_finished_result_is_stored_and_read_back(stored_toy, tmp_path, monkeypatch, capsys):
+    said_by(capsys, "toy")
+    table = said_by(capsys, "--table")
+    assert said_by(capsys, "toy", "--store").startswith(f"{stored_toy}\n")
     shutil.rmtree(tmp_path / "runs")
-    cli.main(["--table"])
-    assert capsys.readouterr().out == said
+    assert said_by(capsys, "--table") == table and "`error: a < b`: 1.01 [0.985, 1.03]" in table
+
+    found = json.loads(stored_toy.read_text())
+    other = json.loads((STORED[0].parent / "asynchronous_speed.json").read_text())
+    assert list(found) == [*other, "note"] and stored_toy.read_text() == json.dumps(found, indent=1) + "\n"
+    assert found["arms"]["a"] == dict(mean=0.01, low=-0.0148, high=0.0348) and found["seeds"] == dict(first=0, last=2)
+    assert [list(row) for row in found["statements"]] == [["statement", "interval"]]
+    assert found["wall_minutes"] == 0.1 and found["source"].startswith("run of the command on ")
+    for test in (
+        test_a_stored_result_is_of_its_claim,
+        test_stored_arms_are_of_the_metric_that_is_named,
+        test_a_stored_verdict_is_that_of_its_intervals,
+    ):
+        test(stored_toy)
+
+    spec = importlib.util.spec_from_file_location("results", REPO_ROOT / "docs" / "results.py")
+    reader = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(reader)
+    monkeypatch.setattr(reader, "STORED", stored_toy.parent)
+    monkeypatch.setattr(reader, "PAGES", tmp_path)
+    for name in ("results.md", "results_by_claim.md"):
+        (tmp_path / name).write_text(f"before {reader.BEGIN}\n{reader.END} after")
+    short, by_claim = reader.written().values()
+    assert short.endswith(" | 3 | [toy](results_by_claim.md#toy) |\n<!-- END --> after")
+    assert "3 seeds (0 to 2), 20" in by_claim and "a 0.01 [-0.0148, 0.0348]; b 1.02 [0.97, 1.07] (the seeds" in by_claim
+
+
+def test_only_a_finished_run_of_the_files_settings_is_stored(stored_toy, a_toy, tmp_path, monkeypatch, capsys):
+    folder = tmp_path / "runs" / "ablations" / "toy"
+
+    def refused(*arguments: str) -> str:
+        with pytest.raises(SystemExit) as end:
+            cli.main(["toy", "--store", *arguments])
+        assert end.value.code == 2 and not stored_toy.exists()
+        return capsys.readouterr().err
+
+    assert f"{folder / 'ablation.json'} does not exist: run python -m experiments.ablation toy to its end" in refused()
+    for other in ("--smoke", "--table", "--config.x=1"):
+        assert "--store goes with a KEY alone" in refused(other)
+    cli.main(["toy", f"--workdir={folder}", "--smoke"])
+    assert "not of the settings of configs/papers/toy.py (of a smoke run," in refused()
+    cli.main(["toy"])
+    a_toy(2.0)  # the file has changed
+    assert "not of the settings of configs/papers/toy.py" in refused()
+    a_toy()
+    ablation = toy_ablation(1.0)
+    ablation.arms = dict(a="a.py", b="b.py")
+    (folder / "seed1" / "b").mkdir(parents=True)
+    settings = cli.settings_text(toy_ablation(1.0), [])
+    with pytest.raises(ValueError, match="seed1/b; run python -m experiments.ablation toy"):
+        cli.store("toy", ablation, settings, folder, stored_toy.parent)
+    (folder / "seed1" / "b" / "final.json").touch()
+    cli.store("toy", ablation, settings, folder, stored_toy.parent)
+    assert stored_toy.exists()
+
+
+def test_stored_numbers_have_the_digits_that_their_verdict_takes():
+    """Three, unless an end then lies on the bound, or both ends are one."""
+    ablation = ConfigDict(dict(expected=[dict(metric="error", arm="good", at_least=0.8)]))
+    values = {"good": {"error": [0.8, 1.1]}, "same": {"error": [1.0, 1.0 + 1e-6]}}
+
+    def kept(low: float, seeds=(0, 1), **more) -> dict:
+        row = dict(statement="s", interval=dict(mean=0.95123, low=low, high=1.1), verdict="reproduced", dropped=0)
+        names = dict.fromkeys(("key", "paper", "claim", "verdict", "tried", "command", "date"), "x")
+        result = dict(metric="error", seeds=list(seeds), values=values, ranges={}, statements=[row], note="")
+        return to_store(names | result | dict(wall_seconds=90.0) | more, ablation)
+
+    assert kept(0.80512)["statements"][0]["interval"] == dict(mean=0.951, low=0.805, high=1.1)
+    assert kept(0.80012)["statements"][0]["interval"] == dict(mean=0.9512, low=0.8001, high=1.1)
+    assert kept(0.9)["arms"]["same"]["low"] < kept(0.9)["arms"]["same"]["high"] and kept(0.9)["wall_minutes"] == 1.5
+    assert "note" not in kept(0.9) and kept(0.9, note="n")["note"] == "n"
+    with pytest.raises(ValueError, match=r"consecutive seeds can be stored, not \[0, 2\]"):
+        kept(0.9, seeds=(0, 2))
+    values["same"]["error"][0] = None
+    with pytest.raises(ValueError, match="error of same has a value with 1 seeds"):
+        kept(0.9)
