@@ -47,7 +47,7 @@ from experiments.ablation.claims import Values, judgements, ranges, report, tabl
 from experiments.ablation.once import run_once
 from experiments.ablation.store import store
 from experiments.ablation.summary import by_claim, load_results, short_table
-from experiments.parts import stops
+from experiments.parts import refusals, stops
 from rl_jax import stats
 from rl_jax.core.binding import bind
 from rl_jax.runs.logging import read_jsonl, write_atomically
@@ -360,13 +360,12 @@ def main(arguments: list[str] | None = None) -> None:
         results = load_results(settings, options.workdir or folder, None if options.smoke else RESULTS)
         print(by_claim(results) if options.key and results else short_table(results))
     elif options.store:
-        try:
+        with refusals.refusing("experiments.ablation"):
             ablation, workdir = load(options.key), options.workdir or folder / options.key
             path = store(options.key, ablation, settings_text(ablation, []), workdir, RESULTS)
-        except ValueError as error:
-            parser.error(str(error))
         print(f"{path}\npython docs/results.py writes the tables of the docs anew")
     elif options.list or options.key is None:
         print(listing(options.json))
     else:
-        run(options.key, options.workdir or folder / options.key, overrides, smoke=options.smoke)
+        with refusals.refusing("experiments.ablation"):
+            run(options.key, options.workdir or folder / options.key, overrides, smoke=options.smoke)

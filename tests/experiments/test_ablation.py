@@ -285,10 +285,13 @@ def test_smoke_replaces_what_it_names(a_toy, tmp_path):
     assert outcome["command"] == "python -m experiments.ablation toy --smoke"
 
 
-def test_a_study_takes_no_overrides(a_toy, tmp_path):
+def test_a_study_takes_no_overrides(a_toy, tmp_path, capsys):
     a_toy()
     with pytest.raises(ValueError, match=r"a study.*--config.x=1.*configs/papers/toy.py"):
         cli.run("toy", tmp_path, ["--config.x=1"])
+    with pytest.raises(SystemExit) as end:
+        cli.main(["toy", f"--workdir={tmp_path}", "--config.x=1"])
+    assert end.value.code == 2 and capsys.readouterr().err.startswith("experiments.ablation: toy is a study and takes")
 
 
 def test_a_misspelt_setting_is_an_error(a_toy, tmp_path):
