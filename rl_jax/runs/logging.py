@@ -15,6 +15,7 @@ import math
 import numbers
 import operator
 import os
+import platform
 import re
 import time
 import warnings
@@ -34,6 +35,7 @@ SAMPLES_FILE = "samples.jsonl"
 GROUP_VIEW_FILE = "group_view.jsonl"
 LOG_FILES = (METRICS_FILE, TIMING_FILE, SAMPLES_FILE, GROUP_VIEW_FILE)
 PARQUET_FILES = ("metrics.parquet", "samples.parquet")
+FLUSH_S = 120.0  # from flush to flush of TensorBoard's events
 _PART = re.compile(r"\[(\d+)\]|([^.\[\]]+)")  # of a name in "nonfinite": "norm.g[1]"
 
 
@@ -174,7 +176,7 @@ class RunLogger:
         self._started = time.monotonic() - _wall_seconds(self._workdir / TIMING_FILE)
         self._files: dict[str, Any] = {}
         self._progress = ProgressLine(total_steps, first_step=max(self._last_step, 0)) if progress else None
-        self._tensorboard = _summary_writer(self._workdir / "tb", self._last_step + 1) if tensorboard else None
+        self._tensorboard = _EventFile(self._workdir / "tb", self._last_step + 1) if tensorboard else None
         self._print_completions = print_completions
         self._wandb = _wandb_board(self._workdir, wandb) if wandb else None
 
@@ -208,9 +210,7 @@ class RunLogger:
         self._last_step = step
         shown = metrics | {f"timing/{name}": value for name, value in timings.items()}
         if self._tensorboard is not None:
-            for name, value in shown.items():
-                if math.isfinite(value):
-                    self._tensorboard.add_scalar(name, value, step)
+            self._tensorboard.log(step, shown)
         if self._wandb is not None:
             self._wandb.log(step, shown)
         if self._progress is not None:
@@ -274,7 +274,10 @@ class RunLogger:
             except Exception as error:  # a full disk, a damaged line: must not fail a run whose lines are written
                 warnings.warn(f"{self._workdir}: the Parquet copy could not be written ({error})", stacklevel=2)
         if self._tensorboard is not None:
-            self._tensorboard.close()
+            try:
+                self._tensorboard.close()
+            except OSError as error:  # as above
+                warnings.warn(f"{self._workdir / 'tb'}: the last curves could not be written ({error})", stacklevel=2)
         if self._wandb is not None:
             self._wandb.close()
         if self._progress is not None:
@@ -351,11 +354,44 @@ def _clean(value: Any, where: str, nonfinite: dict[str, str]) -> Any:
     raise ValueError(f"field {where!r} holds a {type(value).__name__}, which JSON cannot write: {value!r}")
 
 
-def _summary_writer(folder: Path, purge_step: int):
-    """A TensorBoard writer that hides an earlier attempt's events from `purge_step` on."""
-    import tensorboardX  # slow to import, so only for runs that use it
+class _EventFile:
+    """TensorBoard's events, written by the thread that logs: tensorboardX's own thread dies of a full disk, and who
+    logs then waits for it for ever.
 
-    return tensorboardX.SummaryWriter(str(folder), purge_step=purge_step)
+    Events of earlier attempts are hidden from `purge_step` on.
+    """
+
+    def __init__(self, folder: Path, purge_step: int):
+        from tensorboardX import record_writer, summary  # slow to import, so only for runs that use it
+        from tensorboardX.proto import event_pb2
+
+        self._folder, self._event, self._scalar, self._flush_at = folder, event_pb2.Event, summary.scalar, 0.0
+        start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+        with disk.named(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            name = f"events.out.tfevents.{int(time.time())}.{platform.node()}"
+            self._file = record_writer.RecordWriter(str(folder / name))
+            self._write(file_version="brain.Event:2")
+            self._write(step=purge_step, session_log=start)
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Writes those values of a step that are finite. Raises OSError if the file cannot be written; names it."""
+        shown = self._event().summary
+        for name, value in values.items():
+            if math.isfinite(value):
+                shown.MergeFrom(self._scalar(name, value))
+        with disk.named(self._folder):
+            self._write(step=step, summary=shown)
+            if time.monotonic() >= self._flush_at:
+                self._file.flush()
+                self._flush_at = time.monotonic() + FLUSH_S
+
+    def close(self) -> None:
+        with disk.named(self._folder):
+            self._file.close()
+
+    def _write(self, **fields: Any) -> None:
+        self._file.write(self._event(wall_time=time.time(), **fields).SerializeToString())
 
 
 def _wandb_board(workdir: Path, keywords: Mapping[str, Any]):

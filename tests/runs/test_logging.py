@@ -190,6 +190,18 @@ def test_tensorboard_shows_one_curve_after_a_resume(tmp_path):
     assert "kl/k1" not in shown
 
 
+def test_a_full_disk_under_tensorboard_ends_a_run_in_place_of_letting_it_wait(tmp_path):
+    """Its events are more than the file's buffer, in the middle of a run and at its end."""
+    with logging.RunLogger(tmp_path, total_steps=200, progress=False) as logger:
+        logger.log(0, {"loss": 1.0})
+        os.dup2(os.open("/dev/full", os.O_WRONLY), logger._tensorboard._file._writer.fileno())
+        with pytest.raises(OSError, match="tb cannot be written: the disk is full"):
+            for step in range(1, 1000):
+                logger.log(step, {f"loss/{index}": 1.0 for index in range(20)})
+        with pytest.warns(UserWarning, match="tb: the last curves could not be written .*the disk is full"):
+            logger.close()
+
+
 def test_run_record_says_what_ran_and_keeps_the_first_start(tmp_path):
     record = {"command": ["a", "b"], "task": "arithmetic", "algorithm": "grpo", "devices": ["TFRT_CPU_0"]}
     write_run_record(tmp_path, config={"b": (1, 2), "a": {"lr": 1e-3}}, **record)
