@@ -30,9 +30,10 @@ from rl_jax.runs.run_record import is_complete
 
 
 def tasks_of(sweep: pathlib.Path, chosen: Sequence[points.Point], *, vmap: bool) -> list[runner.Task]:
-    """One process per point, or with `vmap` one per set of points that one program can train."""
+    """One process per point, or with `vmap` one per set of points that one program can train. Raises ValueError."""
     if vmap:
         return fold.folded_tasks(sweep, chosen)
+    fold.check_no_fold(sweep, chosen)
     places = [sweep / "points" / point.name for point in chosen]
     return [
         runner.Task(point.name, place, point.command(place), [point.name])

@@ -60,6 +60,30 @@ def folded_tasks(folder: pathlib.Path, points: Sequence[Point], extra: Sequence[
     return tasks + [_task(folder, part, extra) for members in sets.values() for part in _split(members)]
 
 
+def check_no_fold(folder: pathlib.Path, points: Sequence[Point]) -> None:
+    """Checks that no point, of those that are to run one by one, is trained in a fold or has been.
+
+    Args:
+      folder: the sweep's.
+      points: of the sweep.
+
+    Raises:
+      ValueError: if an earlier start with --vmap was killed, and its program goes on or has come to its end.
+    """
+    left = {point.name for point in points if not is_complete(folder / "points" / point.name)}
+    left = {name for name in left if not _alone(folder, name)}
+    for path in sorted((folder / FOLDED).glob("*/fold.json")):
+        count, run = len(left & set(read_json(path)["points"])), path.parent
+        runs = is_held(folder, run.name)
+        if count and (runs or is_complete(run)):
+            said = "is training" if runs else "has trained"
+            raise ValueError(
+                f"{run}, of an earlier start with --vmap, {said} {count} of these points: add --vmap, which "
+                f"{'waits for it and ' if runs else ''}takes its results"
+                + ("" if runs else f", or remove {run} to train them again")
+            )
+
+
 def _alone(folder: pathlib.Path, name: str) -> bool:
     """Whether an ordinary run has begun a point, or is about to."""
     record = folder / "points" / name / "run.json"

@@ -161,6 +161,24 @@ def test_an_earlier_fold_leaves_a_point_that_was_begun_alone_since(tmp_path):
     assert read_jsonl(tmp_path / "points" / made[1].name / "metrics.jsonl") == [{"step": 4, "loss": 0.25}]
 
 
+def test_a_sweep_goes_on_without_vmap_only_where_no_fold_is_left(tmp_path):
+    """One that outlives its killed sweep, or came to its end after it: each point would be trained twice."""
+    made = points.expand(CONFIG, "lr:1e-3/3e-3,entropy:0.01", fixed=["num_seeds=1"])
+    (task,) = fold.folded_tasks(tmp_path, made)
+    assert len(program.tasks_of(tmp_path, made, vmap=False)) == 2, "nothing of the fold has run"
+    (tmp_path / "locks").mkdir(exist_ok=True)
+    with open(tmp_path / "locks" / task.name, "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(ValueError, match=f"{task.name}, .* is training 2 of these points: add --vmap, which waits"):
+            program.tasks_of(tmp_path, made, vmap=False)
+    (task.workdir / "final.json").write_text("{}")
+    with pytest.raises(ValueError, match=f"{task.name}, .* has trained 2 of these points: add --vmap, which takes"):
+        program.tasks_of(tmp_path, made, vmap=False)
+    for point in made:
+        begun_alone(tmp_path, point.name)
+    assert len(program.tasks_of(tmp_path, made, vmap=False)) == 2
+
+
 def test_a_point_is_not_unfolded_where_a_run_goes_on(tmp_path, monkeypatch):
     (task,) = fold.folded_tasks(tmp_path, points.expand(CONFIG, "lr:1e-3/3e-3,entropy:0.01", fixed=["num_seeds=1"]))
     for name, text in (("runs.jsonl", '{"step": 4, "loss": [1, 2]}\n'), ("timing.jsonl", ""), ("run.json", "{}")):
