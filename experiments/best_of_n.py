@@ -16,7 +16,7 @@ import pathlib
 import jax
 import numpy as np
 
-from experiments.parts import flags
+from experiments.parts import flags, stops
 from experiments.parts.encoding import encode_prompts
 from experiments.parts.judges import self_judging
 from experiments.parts.judges.base import row_prompts
@@ -37,18 +37,20 @@ from rl_jax.rollout.lm.engine import make_generate
 from rl_jax.runs.logging import write_atomically
 from rl_jax.stats import bootstrap_mean
 from rl_jax.tasks import Task
+from rl_jax.training import checkpoint
 
 
-def sample(setup: Setup, params, rewards) -> list[Judged]:
+def sample(setup: Setup, params, rewards, stop: checkpoint.StopSignal) -> list[Judged]:
     """Samples `samples` completions per prompt and scores them with the task's verifier, batch by batch.
 
     Args:
       setup: of the run.
       params: of the policy.
       rewards: Rows -> RewardResult (make_rewards).
+      stop: asked before each batch.
 
     Returns:
-      One Judged per batch of prompts, without the rows that fill up the last batch.
+      One Judged per batch of prompts before a signal, without the rows that fill up the last batch.
     """
     config, settings = setup.config, setup.config.best_of_n
     generate = jit_generate(
@@ -65,6 +67,8 @@ def sample(setup: Setup, params, rewards) -> list[Judged]:
     source, key, result = setup.task.data_source(settings.split), jax.random.key(config.seed + 2), []
     say_skipped(config, source)
     for index, records in enumerate(pipeline.eval_batches(source, settings.batch_size, settings.num_prompts)):
+        if stop.received:
+            break
         full = records + records[:1] * (settings.batch_size - len(records))  # one shape, one compilation
         rollout = generate(params, *encode_prompts(setup, full), jax.random.fold_in(key, index))
         kept = len(records) * settings.samples
@@ -196,7 +200,7 @@ def rankings(judged: list[Judged], gold: np.ndarray, samples: int, noise: float,
 
 
 def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> list[dict[str, float]]:
-    """Samples, picks, writes. Returns the table's rows, none if a signal ended the SFT. task: replaces config.task."""
+    """Samples, picks, writes. Returns the table's rows, none if a signal came before. task: replaces config.task."""
     claim(config, workdir, "best_of_n")
     settings, setup = config.best_of_n, make_setup(config, task)
     need_reward(setup)
@@ -207,12 +211,16 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> list[dict
     fix_date(setup, workdir)
     folders = [name for name in settings.proxies.split(",") if name]
     model = load_reward_model(folders) if folders else None
+    stop = stops.shared() or checkpoint.StopSignal()
     # It samples anew at every start, so of the newest checkpoint, not of that of its first start.
-    params = load_params(setup, config.init_from) if config.init_from else warm_start(setup, workdir, None)
+    params = load_params(setup, config.init_from) if config.init_from else warm_start(setup, workdir, stop)
     if params is None:
         return []
     with make_rewards(setup) as rewards:
-        judged = sample(setup, params, rewards)
+        judged = sample(setup, params, rewards, stop)
+    if stop.received:  # nothing of the samples is kept
+        stops.note()
+        return []
     members = proxy_scores(judged, model)
     gold = gold_scores(judged, config).reshape(-1, settings.samples)
     proxy = combined(members, config).reshape(gold.shape)

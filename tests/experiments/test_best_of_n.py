@@ -9,13 +9,14 @@ from ml_collections import ConfigDict
 
 from configs.preferences import best_of_n as configs
 from experiments import best_of_n
-from experiments.parts import origin
+from experiments.parts import origin, stops
 from experiments.parts.judging import Judged
 from rl_jax import preferences
 from rl_jax.rewards.pool import RewardResult
 from rl_jax.tokenizers import PlainPrompts
+from rl_jax.training import checkpoint
+from tests.experiments.small import StopAfter, kept_signals, reward, sevens  # noqa: F401  a fixture
 from tests.experiments.small import config as small_config
-from tests.experiments.small import kept_signals, reward, sevens  # noqa: F401  a fixture
 
 pytestmark = pytest.mark.usefixtures("kept_signals")
 
@@ -71,6 +72,18 @@ def test_the_verifier_as_its_own_proxy(tmp_path, monkeypatch):
     level = run(tmp_path, "level", proxies="a,b", combine=dict(fn="mean"))[0]
     # All tie, so that the choice is at random among the completions that are not empty.
     assert level[2]["gold"] == pytest.approx(level[0]["gold"], abs=0.05)
+
+
+def test_a_signal_ends_it_between_two_batches(tmp_path, monkeypatch):
+    """Of the warm start's handlers nobody asked any more: it went on to its end."""
+    asked = []
+    monkeypatch.setattr(checkpoint, "StopSignal", StopAfter())
+    monkeypatch.setattr(stops, "_stopped", False)
+    monkeypatch.setattr(best_of_n, "jit_generate", lambda *_: lambda *_: {})
+    monkeypatch.setattr(best_of_n, "judge", lambda *rest: asked.append(rest))
+    assert run(tmp_path) == ([], tmp_path / "run")
+    assert (len(asked), stops.status()) == (1, stops.STOPPED)
+    assert not any((tmp_path / "run" / name).exists() for name in ("best_of_n.json", "final.json"))
 
 
 def judged(completions, rewards):

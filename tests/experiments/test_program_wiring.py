@@ -213,7 +213,7 @@ def test_best_of_n_samples_its_warm_start(monkeypatch, tmp_path):
     class Sampled(Exception):
         pass
 
-    def sample(setup, params, rewards):
+    def sample(setup, params, rewards, stop):
         raise Sampled(params)
 
     config = arithmetic.get_config("smoke").unlock()
