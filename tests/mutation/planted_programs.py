@@ -357,8 +357,8 @@ PLANTED = [
     (
         "best_of_n: a random policy",
         BEST_OF_N,
-        "judged = sample(setup, params, rewards)",
-        "judged = sample(setup, setup.init_params(), rewards)",
+        "judged = sample(setup, params, rewards, stop)",
+        "judged = sample(setup, setup.init_params(), rewards, stop)",
         f"{PROGRAMS}::test_best_of_n_samples_its_warm_start",
     ),
     (
