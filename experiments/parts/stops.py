@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 STOPPED = 75  # EX_TEMPFAIL of sysexits.h: saved, not complete; the same command resumes
+SAME_S = 1.0  # as checkpoint.SAME_S
 _stopped = False
 _shared: Any = None
 

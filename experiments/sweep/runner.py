@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from experiments.parts.stops import STOPPED
+from experiments.parts import stops
 from experiments.sweep.folder import state_of, write_json
 from rl_jax.runs.run_record import is_complete, read_json
 
@@ -101,6 +101,7 @@ class Runner:
         self._running: list[Running] = []
         self._waiting: list[Task] = []
         self._signal: int | None = None
+        self._noted_at = 0.0
         self._stopped_at: float | None = None
         path = folder / "state.json"
         self._state: dict[str, Any] = read_json(path)["points"] if path.exists() else {}
@@ -134,9 +135,10 @@ class Runner:
         return int(any(self._state[name]["state"] == "failed" for task in self._tasks for name in task.points))
 
     def _note(self, number: int, frame: Any) -> None:
-        # The second signal: stop waiting for programs to save.
-        self._stopped_at = None if self._signal is None else 0.0
-        self._signal = number
+        if self._signal is None:
+            self._signal, self._noted_at = number, time.monotonic()
+        elif number == signal.SIGINT or time.monotonic() - self._noted_at > stops.SAME_S:
+            self._stopped_at = 0.0  # the second signal: stop waiting for programs to save
 
     def _sort(self, task: Task) -> None:
         """Sorts a task at the start: complete, failed for good, still running, or waiting.
@@ -209,8 +211,9 @@ class Runner:
                 if before is not None:
                     os.sched_setaffinity(0, slot.cores)  # inherited, so that its first thread has it, too
                 # A session of its own: Ctrl-C in the terminal reaches only the loop, which asks the process to save.
-                return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=(lock,),
-                                        start_new_session=True)
+                return subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=(lock,), start_new_session=True
+                )
             finally:
                 if before is not None:
                     os.sched_setaffinity(0, before)
@@ -237,7 +240,7 @@ class Runner:
             self._set(task, state="complete", error="")
             if self._display is not None:
                 self._display.completed(task, seconds)
-        elif self._signal is not None or item.process is None or status == STOPPED:
+        elif self._signal is not None or item.process is None or status == stops.STOPPED:
             # Stopped by a signal, ours or another's, or an orphan that was killed: not a failure of the run.
             self._set(task, state="preempted")
             self._waiting.append(task)

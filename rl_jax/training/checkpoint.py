@@ -15,6 +15,7 @@ import pathlib
 import shutil
 import signal
 import sys
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -30,6 +31,7 @@ UNFINISHED = ".orbax-checkpoint-tmp"  # in the name of a folder that orbax has n
 DAMAGED = ".damaged"
 HOST = "host"  # the item with the host's state and the digests
 SEALED = "sealed"  # an item that says that the digests must be there: without them it is damaged, not older
+SAME_S = 1.0  # seconds in which another SIGTERM is the same one, passed on by a parent of a group that was told at once
 SLACK_BYTES = 1 << 20  # metadata and the host's JSON
 # Orbax's messages for an intact checkpoint that has other shapes than the requested ones.
 OTHER_FORM = ("tree structures do not match", "is not compatible with the stored shape")
@@ -337,7 +339,9 @@ def _same_form(targets: dict[str, Any], record: Mapping[str, str] | None) -> boo
 class StopSignal:
     """Turns SIGTERM (and SIGINT) into a flag that the loop polls between steps.
 
-    SIGTERM is also how a TPU VM, Kubernetes or SLURM announces that the machine will be taken away.
+    SIGTERM is also how a TPU VM, Kubernetes or SLURM announces that the machine will be taken away. `timeout` and
+    systemd tell every process of a group, and a parent (a sweep, an ablation) passes on what it is told: what comes
+    twice within SAME_S is one signal.
 
     Attributes:
       received: whether this process got a signal. Several processes agree on the step to stop at with
@@ -345,14 +349,16 @@ class StopSignal:
     """
 
     def __init__(self):
-        self.received = False
+        self.received, self._since = False, 0.0
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._note)
 
     def _note(self, number, frame):
-        if self.received:  # a second signal stops at once
-            raise KeyboardInterrupt
-        self.received = True
+        if self.received:
+            if number == signal.SIGINT or time.monotonic() - self._since > SAME_S:
+                raise KeyboardInterrupt
+            return
+        self.received, self._since = True, time.monotonic()
         os.write(2, b"\nstopping after this step, once it is saved; a second signal stops at once\n")
 
 

@@ -427,7 +427,7 @@ def test_a_signal_is_noted_and_the_second_one_is_meant():
     signal.raise_signal(signal.SIGTERM)
     assert stop.received
     with pytest.raises(KeyboardInterrupt):
-        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGINT)
 
 
 def test_rows_that_do_not_divide_over_the_mesh_are_named(config):

@@ -169,6 +169,16 @@ def test_sigterm_lets_runs_save_and_the_next_start_resumes_them(tmp_path):
     assert all(found["failures"] == 0 for found in read_json(tmp_path / "state.json")["points"].values())
 
 
+@pytest.mark.parametrize(("second", "later", "at_once"), [(15, 0.0, False), (15, 2.0, True), (2, 0.0, True)])
+def test_a_sigterm_that_comes_twice_at_once_is_one(tmp_path, second, later, at_once):
+    """As from `timeout`, which tells its child and then the child's group: the runs would not save."""
+    loop = runner.Runner(tmp_path, [], [])
+    loop._note(signal.SIGTERM, None)
+    loop._noted_at -= later
+    loop._note(signal.Signals(second), None)
+    assert (loop._signal, loop._stopped_at) == (signal.SIGTERM, 0.0 if at_once else None)
+
+
 @pytest.mark.slow
 def test_failed_points_are_tried_again_so_many_times(tmp_path):
     arguments = ["--sweep=fail", "--jobs=3", "--retries=1"]
