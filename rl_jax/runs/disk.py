@@ -63,9 +63,13 @@ def lock(folder: str | os.PathLike) -> None:
         print(f"{folder}: this file system has no locks, so start only one run there at a time", file=sys.stderr)
         return
     content = json.dumps({"pid": os.getpid(), "host": platform.node()}).encode() + b"\n"
-    with named(folder):
-        os.ftruncate(place, 0)
-        os.pwrite(place, content, 0)
+    try:
+        with named(folder):
+            os.ftruncate(place, 0)
+            os.pwrite(place, content, 0)
+    except OSError:
+        os.close(place)  # or this process would be refused when it tries again
+        raise
     _held[folder] = place
 
 

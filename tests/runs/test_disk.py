@@ -1,6 +1,7 @@
 """disk.py: a folder belongs to one living process; what cannot be written is named."""
 
 import errno
+import json
 import os
 import platform
 import subprocess
@@ -83,6 +84,18 @@ def test_what_cannot_be_written_is_named_with_what_to_do(tmp_path, number, said,
         refuse()
     with pytest.raises(OSError, match="^mine$"), disk.named(tmp_path):
         raise OSError("mine")
+
+
+def test_a_process_that_met_a_full_disk_may_lock_again(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="the disk is full"):
+        patch.setattr(disk.os, "pwrite", refuse)
+        disk.lock(tmp_path)
+    disk.lock(tmp_path)
+    assert json.loads((tmp_path / disk.LOCK_FILE).read_text())["pid"] == os.getpid()
+    disk.unlock(tmp_path)
 
 
 def test_a_file_in_the_way_is_named(tmp_path):
