@@ -199,6 +199,33 @@ def rankings(judged: list[Judged], gold: np.ndarray, samples: int, noise: float,
     return "".join(lines).encode()
 
 
+def _proxies(config) -> list[str]:
+    return [name for name in config.best_of_n.proxies.split(",") if name]
+
+
+def write(config, workdir: pathlib.Path, judged: list[Judged], gold: np.ndarray, members: np.ndarray, rows) -> None:
+    """Writes the files of a complete run.
+
+    Args:
+      config: of the run.
+      workdir: its folder.
+      judged: the samples, batch by batch.
+      gold: float [prompts, samples]. The verifier's rewards.
+      members: float [rows, M]. Each member's scores.
+      rows: of the table.
+    """
+    verdicts = self_judging.report([part.result.components for part in judged], gold)
+    result = {"rows": rows, "proxies": _proxies(config)} | ({"verdicts": verdicts} if verdicts else {})
+    write_atomically(workdir / "best_of_n.json", (json.dumps(result, indent=2) + "\n").encode())
+    write_atomically(workdir / "best_of_n.md", table(rows).encode())
+    lines = [{"step": row["n"], "eval/task": row["gold"], "eval/proxy": row["proxy"]} for row in rows]
+    write_atomically(workdir / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in lines).encode())
+    noisy = rankings(judged, gold.ravel(), gold.shape[1], config.best_of_n.label_noise, config.seed)
+    write_atomically(workdir / "rankings.jsonl", noisy)
+    write_arrays(workdir / "scores.npz", {"gold": gold, "members": members.reshape(*gold.shape, -1)})
+    write_atomically(workdir / "final.json", (json.dumps({"step": 0}) + "\n").encode())  # marks the run as complete
+
+
 def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> list[dict[str, float]]:
     """Samples, picks, writes. Returns the table's rows, none if a signal came before. task: replaces config.task."""
     claim(config, workdir, "best_of_n")
@@ -209,8 +236,7 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> list[dict
     check_rows(setup, **{"best_of_n.batch_size": settings.batch_size})
     record_run(config, workdir, "best_of_n", setup.mesh.devices.flat)
     fix_date(setup, workdir)
-    folders = [name for name in settings.proxies.split(",") if name]
-    model = load_reward_model(folders) if folders else None
+    model = load_reward_model(folders) if (folders := _proxies(config)) else None
     stop = stops.shared() or checkpoint.StopSignal()
     # It samples anew at every start, so of the newest checkpoint, not of that of its first start.
     params = load_params(setup, config.init_from) if config.init_from else warm_start(setup, workdir, stop)
@@ -225,16 +251,7 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> list[dict
     gold = gold_scores(judged, config).reshape(-1, settings.samples)
     proxy = combined(members, config).reshape(gold.shape)
     rows = curve(gold, proxy, settings.sizes)
-    verdicts = self_judging.report([part.result.components for part in judged], gold)
-    result = {"rows": rows, "proxies": folders} | ({"verdicts": verdicts} if verdicts else {})
-    write_atomically(workdir / "best_of_n.json", (json.dumps(result, indent=2) + "\n").encode())
-    write_atomically(workdir / "best_of_n.md", table(rows).encode())
-    lines = [{"step": row["n"], "eval/task": row["gold"], "eval/proxy": row["proxy"]} for row in rows]
-    write_atomically(workdir / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in lines).encode())
-    noisy = rankings(judged, gold.ravel(), settings.samples, settings.label_noise, config.seed)
-    write_atomically(workdir / "rankings.jsonl", noisy)
-    write_arrays(workdir / "scores.npz", {"gold": gold, "members": members.reshape(*gold.shape, -1)})
-    write_atomically(workdir / "final.json", (json.dumps({"step": 0}) + "\n").encode())  # marks the run as complete
+    write(config, workdir, judged, gold, members, rows)
     if config.log.progress:
         print(table(rows), end="")
     return rows
