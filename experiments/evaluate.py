@@ -1,6 +1,6 @@
 """Held-out evaluation: sample completions for test prompts, score them with the task's verifier.
 
-python -m experiments.evaluate --config=configs/tasks/arithmetic.py --config.init_from=runs/arithmetic
+    python -m experiments.evaluate --config=configs/tasks/arithmetic.py --config.init_from=runs/arithmetic
 """
 
 import json

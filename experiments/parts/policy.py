@@ -291,9 +291,9 @@ def score_micro_batches(config) -> int:
 
 def make_loss(setup: Setup, score: Callable) -> Callable:
     """Makes loss_fn(params, PolicyBatch) -> (Mean, metrics), as the train step takes it."""
-    merged_score, add_ptx = with_adapters(setup, score), pretraining.make_term(setup)
+    adapted_score, add_ptx = with_adapters(setup, score), pretraining.make_term(setup)
 
-    base = perception.with_terms(setup, merged_score, make_objective)
+    base = perception.with_terms(setup, adapted_score, make_objective)
 
     def loss_fn(params, batch):
         return add_ptx(params, batch, *base(params, batch))

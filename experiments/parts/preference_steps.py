@@ -190,8 +190,8 @@ def make_scores(setup: Setup, needed: set[str]) -> tuple[Callable, Callable]:
             raise ValueError(f"{' and '.join(more)} of the whole vocabulary cannot be had beside degree_logits")
         return score, with_adapters(setup, make_degree_score(setup, options))
     if not needed & {"sequence_kl", "response_weights"}:
-        merged_score = with_adapters(setup, score)
-        return score, lambda params, batch, reference: (merged_score(params, flat(batch.batch)), {})
+        adapted_score = with_adapters(setup, score)
+        return score, lambda params, batch, reference: (adapted_score(params, flat(batch.batch)), {})
     if setup.config.packing.mode != "padded":
         raise ValueError(
             f"packing.mode={setup.config.packing.mode!r}: terms of the whole vocabulary need 'padded' rows"
