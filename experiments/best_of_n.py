@@ -40,17 +40,17 @@ from rl_jax.tasks import Task
 from rl_jax.training import checkpoint
 
 
-def sample(setup: Setup, params, rewards, stop: checkpoint.StopSignal) -> list[Judged]:
+def sample(setup: Setup, params, rewards, stop: checkpoint.StopSignal | None = None) -> list[Judged]:
     """Samples `samples` completions per prompt and scores them with the task's verifier, batch by batch.
 
     Args:
       setup: of the run.
       params: of the policy.
       rewards: Rows -> RewardResult (make_rewards).
-      stop: asked before each batch.
+      stop: asked before each batch. None: a signal ends the process.
 
     Returns:
-      One Judged per batch of prompts before a signal, without the rows that fill up the last batch.
+      One Judged per batch of prompts, without the rows that fill up the last batch; [] if a signal came before.
     """
     config, settings = setup.config, setup.config.best_of_n
     generate = jit_generate(
@@ -67,8 +67,8 @@ def sample(setup: Setup, params, rewards, stop: checkpoint.StopSignal) -> list[J
     source, key, result = setup.task.data_source(settings.split), jax.random.key(config.seed + 2), []
     say_skipped(config, source)
     for index, records in enumerate(pipeline.eval_batches(source, settings.batch_size, settings.num_prompts)):
-        if stop.received:
-            break
+        if stop and stop.received:
+            return []
         full = records + records[:1] * (settings.batch_size - len(records))  # one shape, one compilation
         rollout = generate(params, *encode_prompts(setup, full), jax.random.fold_in(key, index))
         kept = len(records) * settings.samples
@@ -244,7 +244,7 @@ def run(config, workdir: pathlib.Path, *, task: Task | None = None) -> list[dict
         return []
     with make_rewards(setup) as rewards:
         judged = sample(setup, params, rewards, stop)
-    if stop.received:  # nothing of the samples is kept
+    if not judged:  # nothing of the samples is kept
         stops.note()
         return []
     members = proxy_scores(judged, model)

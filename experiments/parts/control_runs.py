@@ -48,7 +48,7 @@ class Program(NamedTuple):
     """The compiled functions of a training of L runs.
 
     Attributes:
-      init: (step=0) -> state; of another step with other random numbers, for envs that begin there.
+      init: (step=0) -> state; of another step with other random numbers, for envs that begin there (not by pmap).
       advance: state -> (state, metrics float32 [L] by name). Donates the state.
       finals: state -> params, a pytree with leading axis L.
       pure: whether the state contains the envs; envs on the host (gymnasium) are not in it.

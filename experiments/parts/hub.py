@@ -20,7 +20,7 @@ import os
 import pathlib
 import re
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
@@ -32,13 +32,17 @@ from rl_jax.training import distributed
 PREFIX, MAIN = "hf://", "main"
 CHECKED = "~/.cache/rl_jax/hub"  # the list of the files whose checksum was right, one per commit
 GROUPS, FILES = ("model", "task", "data", "sample.pairs"), ("path", "test_path")  # fields that may be of the Hub
-TABLES = ("task.sources", "data.parts", "benchmarks.sets")  # of groups that have such fields
+TABLES = ("sources", "parts")  # in such a group, of groups that have such fields, too
 SMALL = ("*.json", "*.jinja", "*.txt", "tokenizer.model")  # of a model, beside its weights
 WEIGHTS = ("model*.safetensors",)
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.pickle", "*.ckpt", "*.joblib", "*.npy", "*.npz")  # never fetched
 CODE = ("*.py", "*.ipynb", "*.sh")
 # Folders in a model's repository, but not its chat templates': a pattern can only exclude by one letter after another.
-FOLDERS = tuple(f"{TEMPLATES[:i]}[!{letter}]*/*" for i, letter in enumerate(TEMPLATES))
+FOLDERS = (
+    *(f"{TEMPLATES[:i]}[!{letter}]*/*" for i, letter in enumerate(TEMPLATES)),
+    *(f"{TEMPLATES[:i]}/*" for i in range(1, len(TEMPLATES))),
+    f"{TEMPLATES}[!/]*/*",
+)
 _NAME = r"[A-Za-z0-9][\w.-]*"
 _PATH = re.compile(rf"(?P<datasets>datasets/)?(?P<repo>{_NAME}/{_NAME})(@(?P<revision>[^@/\s]+))?(/(?P<file>[^@\s]+))?")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -134,7 +138,7 @@ def base_model(path: str) -> dict[str, str]:
 def local_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
     """A copy of the fields of config.task or config.data, whose files of the Hub are files of this machine."""
     result = {**fields, **{name: _each(fields[name], local_folder) for name in FILES if fields.get(name)}}
-    for table in ("sources", "parts"):
+    for table in TABLES:
         if fields.get(table):
             result[table] = {name: local_fields(source) for name, source in fields[table].items()}
     return result
@@ -150,9 +154,9 @@ def settle(config: ConfigDict, workdir: pathlib.Path) -> None:
       config: of the run. The paths of its model, task and data are changed.
       workdir: of the run.
     """
-    groups = [_group(config, name) for name in GROUPS]
-    groups += [group for name in TABLES for group in (_group(config, name) or {}).values()]
-    asked = [(group, name) for group in groups if group for name in FILES if PREFIX in str(group.get(name, ""))]
+    groups = [*(_group(config, name) for name in GROUPS), *(_group(config, "benchmarks.sets") or {}).values()]
+    groups = [nested for group in groups if group for nested in _nested(group)]
+    asked = [(group, name) for group in groups for name in FILES if PREFIX in str(group.get(name, ""))]
     if not asked:
         return
     record = workdir / "hub.json"
@@ -173,6 +177,14 @@ def _group(config: ConfigDict, names: str) -> ConfigDict | None:
     for name in names.split("."):
         config = config.get(name) if isinstance(config, ConfigDict) else None
     return config
+
+
+def _nested(group: ConfigDict) -> Iterator[ConfigDict]:
+    """The group, and those of its TABLES."""
+    yield group
+    for table in TABLES:
+        for part in (group.get(table) or {}).values():
+            yield from _nested(part)
 
 
 def _each(text: str, change: Callable[[str], str]) -> str:

@@ -79,7 +79,7 @@ def check_no_fold(folder: pathlib.Path, points: Sequence[Point]) -> None:
             said = "is training" if runs else "has trained"
             raise ValueError(
                 f"{run}, of an earlier start with --vmap, {said} {count} of these points: add --vmap, which "
-                f"{'waits for it and ' if runs else ''}takes its results"
+                f"{'waits for it and ' if runs else ''}takes its results if the sweep has all of its points"
                 + ("" if runs else f", or remove {run} to train them again")
             )
 

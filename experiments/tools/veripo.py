@@ -40,11 +40,11 @@ def pairs_of(rows: Sequence[tuple[str, str]]) -> tuple[list[dict], dict[str, flo
 
 
 def sampled(run: pathlib.Path, smoke: bool) -> list[tuple[str, str]]:
-    """(prompt, completion) of the rollouts of a finished run."""
+    """(prompt, completion) of the rollouts of a finished run; [] if a signal came before their end."""
     config = veripo.get_config(WORDS[smoke] + "sample")
     setup = make_setup(config)
     with make_rewards(setup) as rewards:
-        judged = best_of_n.sample(setup, load_params(setup, run), rewards)
+        judged = best_of_n.sample(setup, load_params(setup, run), rewards, stops.shared())
     return rows_of(judged)
 
 
@@ -86,7 +86,10 @@ def loop(workdir: pathlib.Path, loops: int, smoke: bool) -> tuple[list[dict[str,
         file = file.with_suffix(".jsonl")
         if not stage("grpo", grpo.run, trained, start, smoke) or stops.shared().received:
             return report, False
-        pairs, found = pairs_of(sampled(trained, smoke))
+        rows = sampled(trained, smoke)
+        if not rows:
+            return report, False
+        pairs, found = pairs_of(rows)
         if not pairs:
             raise ValueError(f"{trained}: all rollouts of a prompt are equally good, so there are no pairs for DPO")
         report.append(found)

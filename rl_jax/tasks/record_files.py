@@ -233,10 +233,10 @@ def hold_out(records: list[dict], test_share: float, source: Source) -> tuple[li
 
 
 def with_answers(ordered: Mapping[str, list[dict]], bad: readers.BadRecords) -> dict[str, list[dict]]:
-    """The records of each split without those that have no answer where others of their source have one."""
-    answered = {r["source"] for records in ordered.values() for r in records if "answer" in r["info"]}
+    """The records of each split without those that have no answer where others of their source in it have one."""
     kept = {split: [] for split in ordered}
     for split, records in ordered.items():
+        answered = {record["source"] for record in records if "answer" in record["info"]}
         for record in records:
             if record["source"] not in answered or "answer" in record["info"]:
                 kept[split].append(record)

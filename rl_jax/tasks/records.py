@@ -64,7 +64,7 @@ def load(
       system: system message before every prompt.
       tokenizer_path: llama2.c tokenizer.bin. "": bytes. A model's folder brings its own tokenizer.
       skip_bad_records: whether to skip and count bad records instead of refusing them. Then one without an answer is
-        bad, too, if others of its source have one; its completion is still fine-tuned on.
+        bad, too, if others of its source and split have one; its completion is still fine-tuned on.
       data_dir: where the prepared dataset is stored.
 
     Returns:
@@ -291,7 +291,7 @@ def _without_answers(report: Mapping[str, Any], column: str, files: Sequence[pat
         place = _place(files, *report["unanswered"])
         return (
             f"{place}: the record has no {column!r}, or null, and {report['num_answers']} others have one "
-            "(skip_bad_records=True leaves it out if some are of its source)"
+            "(skip_bad_records=True leaves it out if some are of its source and split)"
         )
     others = ", ".join(map(repr, report["columns"])) or "nothing"
     return f"no record has a column {column!r} to compare a completion with: beside the prompt, one has {others}"

@@ -1,5 +1,6 @@
 """experiments/parts/hub.py against a loopback server that speaks the Hub's API."""
 
+import fnmatch
 import glob
 import importlib
 import json
@@ -281,11 +282,22 @@ def test_files_of_a_data_set_stay_at_their_commit_too(server, tmp_path):
     assert (name, pathlib.Path(found).read_text()) == ("one", "first\n") and fields["test_path"] == ""
     assert fields["path"].split(",")[1] == " local.jsonl@2" and fields["name"] == "records"
     assert hub.local_fields(config.data.to_dict()) == {"path": "x=y.jsonl"}
-    tables = {"data": {"parts": {"a": {"path": file}}}, "benchmarks": {"sets": {"b": {"path": file}}}}
+    tables = {"data": {"parts": {"a": {"path": file}}}}
+    tables |= {"benchmarks": {"sets": {"b": {"path": file}, "c": {"parts": {"d": {"path": file}}}}}}
     config = ConfigDict(tables)
     hub.settle(config, tmp_path / "run")
     assert config.data.parts.a.path == config.benchmarks.sets.b.path == f"hf://datasets/org/data@{first}/a=1/x.jsonl"
+    assert config.benchmarks.sets.c.parts.d.path == config.data.parts.a.path
     assert pathlib.Path(hub.local_fields(config.data.to_dict())["parts"]["a"]["path"]).read_text() == "first\n"
+
+
+def test_of_a_models_folders_only_that_of_its_templates_is_fetched():
+    def fetched(path):
+        return not any(fnmatch.fnmatch(path, pattern) for pattern in hub.FOLDERS)
+
+    assert fetched("additional_chat_templates/tool_use.jinja") and fetched("config.json")
+    others = ("onnx", "add", "a", "additional_chat_template", "additional_chat_templates_old", "adapters", "1_Pooling")
+    assert not any(fetched(f"{folder}/config.json") for folder in others)
 
 
 def test_without_the_package_the_extra_is_named(monkeypatch):

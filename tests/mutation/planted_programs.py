@@ -149,7 +149,7 @@ PLANTED = [
         ONLINE_LOOP,
         "np.arange(len(batch.rewards)) < count",
         "np.arange(len(batch.rewards)) >= count",
-        f"{TEST_ONLINE}::test_labelled_responses_are_neighbours_of_other_prompts",
+        f"{TEST_ONLINE}::test_labelled_responses_are_rows_of_their_own",
     ),
     (
         "online_dpo: absent pairs trained on",

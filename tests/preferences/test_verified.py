@@ -122,6 +122,18 @@ def test_each_rollout_stands_at_its_own_prompt():
     assert veripo.rows_of([judged, judged]) == wanted * 2
 
 
+@pytest.mark.parametrize("stopped", [False, True])
+def test_the_rollouts_are_those_of_best_of_n(tmp_path, monkeypatch, stopped):
+    monkeypatch.setattr(veripo, "load_params", lambda *_: {})
+    monkeypatch.setattr(veripo, "stops", SimpleNamespace(shared=lambda: SimpleNamespace(received=stopped)))
+    monkeypatch.setattr(veripo.best_of_n, "jit_generate", lambda *_: lambda *_: {})
+    monkeypatch.setattr(veripo.best_of_n, "judge", lambda setup, rewards, rollout, records: SimpleNamespace(
+        records=records, completions=["2"] * len(records)
+    ))  # fmt: skip
+    rows = veripo.sampled(tmp_path, smoke=True)
+    assert len(rows) == (0 if stopped else 32) and {text for _, text in rows} == (set() if stopped else {"2"})
+
+
 @pytest.mark.parametrize("arg", [None, "grpo,smoke", "sample", "sample,smoke", "dpo", "dpo,smoke"])
 def test_its_configs_can_run(arg):
     config = config_of.get_config(arg)

@@ -1,6 +1,7 @@
 """tasks/axes.py and experiments/tools/sparkle.py: sums asked in five ways, and what the answers tell."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -68,6 +69,21 @@ def test_the_report_counts_problems_of_which_all_parts_are_solved():
     answers["subproblems"] = [(i, 0.0) for i, _ in answers["subproblems"]]
     assert np.isnan(sparkle.report(answers)["composed"])
     assert "| gain/plan | " in sparkle.table({"a": found, "b": found})
+
+
+def test_a_run_is_asked_in_every_way(tmp_path, monkeypatch):
+    monkeypatch.setattr(sparkle, "read_config", lambda run: config_of.get_config("smoke"))
+    monkeypatch.setattr(sparkle, "load_params", lambda *_: {})
+    monkeypatch.setattr(sparkle.best_of_n, "jit_generate", lambda *_: lambda *_: {})
+    monkeypatch.setattr(sparkle.best_of_n, "judge", lambda setup, rewards, rollout, records: SimpleNamespace(
+        records=records, result=SimpleNamespace(rewards=[1.0] * len(records))
+    ))  # fmt: skip
+    answers = sparkle.answered(tmp_path, 4)
+    parts = len(answers["subproblems"]) // 4
+    assert {arm: sorted(rows) for arm, rows in answers.items()} == {
+        arm: [(problem, 1.0) for problem in range(4) for _ in range(parts if arm == "subproblems" else 1)]
+        for arm in axes.ARMS
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("arg", [None, "partial,smoke"])

@@ -63,6 +63,10 @@ def test_records_without_an_answer_are_bad_ones_if_others_of_their_source_have_o
     assert f"{path}, line 11, field 'answer': missing or null" in "".join(train.report["skipped"])
     learned = {row["prompt"] for row in rows_of(task, "sft_train")}
     assert learned - set(asked) <= {"a"} and learned <= {*asked, "a"}
+    # Only a split of its own has none: it is left as it is.
+    plain = write(tmp_path / "plain.jsonl", [{"prompt": f"{i}?", "completion": "x"} for i in range(8)])
+    apart = load(plain, test_path=str(write(tmp_path / "test.jsonl", sums(4))), skip_bad_records=True)
+    assert [len(rows_of(apart, split)) for split in ("train", "test")] == [8, 4]
     # Another source, which a reward of one's own grades, has no answers at all.
     code = write(tmp_path / "code.jsonl", [{"prompt": f"{i}?"} for i in range(9)])
     mixed = load(f"math={path},code={code}", skip_bad_records=True).data_source("train")

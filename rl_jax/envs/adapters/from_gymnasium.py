@@ -81,7 +81,8 @@ def make_vector(name: str, num_envs: int, *, mode: str = "sync", **keywords) -> 
       Vector.
 
     Raises:
-      ValueError: if the name is unknown (names the nearest ones), or a space is neither Discrete nor Box.
+      ValueError: if the name is unknown (names the nearest ones), or a space is neither Discrete nor Box, or actions
+        are a Box of whole numbers.
     """
     return hosted(_Host(name, num_envs, mode, keywords), num_envs)
 
@@ -153,6 +154,7 @@ def make_single(name: str, **keywords) -> _Single:
       **keywords: of the environment.
 
     Raises:
-      ValueError: if the name is unknown (names the nearest ones), or a space is neither Discrete nor Box.
+      ValueError: if the name is unknown (names the nearest ones), or a space is neither Discrete nor Box, or actions
+        are a Box of whole numbers.
     """
     return _Single(_made(gymnasium.make, name, **keywords))
