@@ -296,5 +296,5 @@ def make_engine(setup: Setup, *, resumes: bool) -> Engine:
 
 
 def make_place(setup: Setup) -> Attaching:
-    """params -> the model's own params in the rollouts' layout."""
+    """params -> what the model runs on, adapters attached, in the rollouts' layout."""
     return Attaching(setup, lambda params: params)

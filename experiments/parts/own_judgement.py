@@ -42,7 +42,7 @@ def problems(config, env: Any) -> list[str]:
 def reader(setup: Setup, make: Callable) -> Callable | None:
     """(params, records, trajectories) -> the trajectories with own_value; None, and no cost, if nothing asks for it.
 
-    records are one per group; params the run's own, whose adapters the score merges. Failed episodes stay as they are.
+    records are one per group; params the run's own, whose adapters it attaches. Failed episodes stay as they are.
 
     Args:
       setup: of the run.

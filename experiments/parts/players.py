@@ -251,7 +251,7 @@ class Player:
         told = [known | ({"imagined": rest} if "imagined" in self._asked else {}) for rest in rests]
         if self._entropies is None:
             return told
-        # Raw params: the reader's score merges adapters itself.
+        # Raw params: the reader's score attaches adapters itself.
         found = iter(self._entropies(params, [one for group in groups for one in group]))
         return [more | {"entropies": [next(found) for _ in group]} for more, group in zip(told, groups, strict=True)]
 

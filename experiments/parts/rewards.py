@@ -199,20 +199,20 @@ class Rewards:
         """
         if not self._judges:
             return judged
-        opinion, result = self._judges(judged), judged.result
+        opinion, result, failed = self._judges(judged), judged.result, judged.result.failed
         zeros = np.zeros_like(result.rewards)
         values = {t.name: result.components.get(t.name, zeros) for t in self._terms}
         weights = {t.name: t.weight for t in self._terms}
         if not self._terms and self._pool is not None:
             values, weights = {TASK: result.rewards}, {TASK: 0.0 if opinion.terms else 1.0}
-            if opinion.terms:
-                result = result._replace(failed=None)  # such a row, too, has the judges' reward
+            if opinion.terms:  # a row whose verifier failed has the judges' reward, too, but is no label
+                result, failed = result._replace(failed=None), failed if self._judges.learners else None
         weights |= {name: self._judges.weights[name] for name in opinion.terms}
         result = result._replace(components=result.components | opinion.components)
         if values or opinion.terms:
             result = self._total(judged.records, result, values | opinion.terms, weights)
         rollout = judged.rollout._replace(token_rewards=opinion.token_rewards, step_ends=opinion.step_ends)
-        return judged._replace(rollout=rollout, result=result._replace(failed=judged.result.failed))
+        return judged._replace(rollout=rollout, result=result._replace(failed=failed))
 
 
 def _of_texts(pool: RewardPool, records: Sequence[dict], texts: Sequence[str], values: Callable) -> np.ndarray:

@@ -6,7 +6,8 @@
 Decoding reads every weight for every token: fsdp gathers them each time, tensor does not. The weights are moved once
 per step, from device to device (rl_jax.training.resharding); the cost is printed at the start and logged as reshard_s.
 No copy is kept while training. Matrices that the model reads in bfloat16 are rounded before they are moved, not after:
-half the bytes, the same samples. (Not with adapters, which are added to the unrounded matrices.) With several processes
+half the bytes, the same samples. (Not with adapters: norms of DoRA and merged heads read the
+unrounded matrices.) With several processes
 each has devices of both meshes, and judges the rows that config.mesh gives it.
 """
 

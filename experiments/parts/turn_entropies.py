@@ -16,7 +16,7 @@ from rl_jax.training.scoring import make_score
 def reader(setup: Setup) -> Callable | None:
     """(params, trajectories) -> their entropies; None, and no cost, if no rule asks: branching.measure "entropy".
 
-    params are the run's own: the score merges adapters. The entropies are the policy's own, of the whole vocabulary,
+    params are the run's own: the score attaches adapters. The entropies are the policy's own, of the whole vocabulary,
     whatever the sampling rule cuts off: one forward pass over the rows as they are trained on.
 
     Args:

@@ -43,8 +43,8 @@ def fused_rewards(
     known = embed(prompts, chosen)
     mean = known.mean(axis=0)
     similar = fusion.cosines(embed(asked, answers) - mean, known - mean)
-    own = rewards_of(model, contrasts)
-    return fusion.fused(own.reshape(-1), similar, model.score_texts(prompts, chosen)).reshape(own.shape)
+    scores = model.score_texts([*asked, *prompts], [*answers, *chosen])  # one call, as an ensemble may couple rows
+    return fusion.fused(scores[: len(asked)], similar, scores[len(asked) :]).reshape(len(contrasts), 2, 2)
 
 
 def convex_pairs(embed: Embed, records: Sequence[dict], seed: int = 0) -> list[dict]:

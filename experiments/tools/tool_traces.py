@@ -63,7 +63,8 @@ def measure(run: str | pathlib.Path, limit: int) -> dict[str, float]:
     own = [own_traces(prompts, [traced.answer_of(text) for text in texts], ask) for texts in given]
     calls = [f"\nI: {record['info']['expression']}\n" for record in records]
     asked = [call in text for texts in own for call, text in zip(calls, texts, strict=True)]
-    scores = [[model.score_texts(prompts, texts) for texts in sides] for sides in (own, given)]
+    # Both sides in one call, as an ensemble may couple rows.
+    scores = [model.score_texts(prompts * 2, sides[0] + sides[1]).reshape(2, -1) for sides in (own, given)]
     return {
         "pairs": float(len(records)),
         "accuracy, own traces": float(pair_accuracy(*scores[0])),

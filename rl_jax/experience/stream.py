@@ -35,7 +35,7 @@ class PromptStream:
         if batch_size < 1 or not len(rows) or not 0 <= min(rows) <= max(rows) < batch_size:
             raise ValueError(f"rows {list(rows)} must be some of the {batch_size} rows of a batch")
         self._records, self._source, self._memory = records, source, memory
-        self._batch_size, self._rows, self._last = batch_size, rows, None
+        self._batch_size, self._rows, self._success = batch_size, rows, []
 
     def __iter__(self) -> "PromptStream":
         return self
@@ -90,16 +90,16 @@ class PromptStream:
         self._source.feedback(seen)
         if self._memory is not None:
             self._memory.update(seen)
-        self._last = float(np.mean(seen.success, dtype=np.float64))
+        self._success += [float(x) for x in np.ravel(seen.success)]
 
     def metrics(self) -> dict[str, float]:
-        """prompts/success of the step's feedback, prompts/effective, and the source's own; {} if it learns nothing.
+        """prompts/success of the feedback since the last call, prompts/effective, the source's; {} if there is none.
 
-        prompts/effective is the effective number of prompts of the next draw. A step without feedback has none of them.
+        prompts/effective is the effective number of prompts of the next draw. Without feedback there are none of them.
         """
-        success, self._last = self._last, None
+        success, self._success = self._success, []
         weights, own = self._source.weights(), self._source.metrics()
-        if success is None or (weights is None and not own):
+        if not success or (weights is None and not own):
             return {}
-        shown = {} if weights is None else {"effective": effective(weights)}
-        return {f"prompts/{name}": value for name, value in ({"success": success} | shown | own).items()}
+        shown = {"success": float(np.mean(success))} | ({} if weights is None else {"effective": effective(weights)})
+        return {f"prompts/{name}": value for name, value in (shown | own).items()}

@@ -13,7 +13,6 @@ servers get `merge`d params.
 """
 
 import dataclasses
-import functools
 import re
 from collections.abc import Callable
 
@@ -162,7 +161,8 @@ def attach(config: LoraConfig, params: Params, adapters: Params) -> Params:
         a, b = adapter["a"].astype(jnp.float32), config.scale * adapter["b"].astype(jnp.float32)
         more = {"lora_a": a, "lora_b": b}
         if config.variant == "dora":
-            norms = _adapted_norms(*jax.lax.stop_gradient((jnp.asarray(every[name], jnp.float32), a, b)))
+            wide = jnp.asarray(every[name], jnp.float32) + jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)
+            norms = jax.lax.stop_gradient(_column_norms(wide))[..., 0, :]
             more["lora_factor"] = adapter["magnitude"].astype(jnp.float32) / norms
         for leaf, array in more.items():
             attached = _replaced(attached, [*name.split("/"), leaf], array)
@@ -208,13 +208,6 @@ def nest(groups: dict[str, dict[str, chex.Array]]) -> Params:
 
 def _column_norms(kernel: chex.Array) -> chex.Array:
     return jnp.sqrt(jnp.sum(jnp.square(kernel), axis=-2, keepdims=True))
-
-
-def _adapted_norms(kernel: chex.Array, a: chex.Array, b: chex.Array) -> chex.Array:
-    """|W + a b| of each column, [..., D_out], without a b: |W|^2 + 2 (W^T a) . b^T + b^T (a^T a) b."""
-    product = functools.partial(jnp.einsum, precision=jax.lax.Precision.HIGHEST)
-    crossed = product("...io,...ir->...ro", kernel, a) + 0.5 * product("...ir,...is,...so->...ro", a, a, b)
-    return jnp.sqrt(jnp.sum(jnp.square(kernel), axis=-2) + 2.0 * jnp.sum(crossed * b, axis=-2))
 
 
 def _heads(params: Params) -> Params:

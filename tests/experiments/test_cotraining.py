@@ -98,7 +98,7 @@ def test_the_rule_reads_the_wrong_answers_in_the_workers_of_the_run(setup, folde
         monkeypatch.setattr(judge._judge, "learn_texts", lambda *given: calls.append(given) or {"loss": 0.0})
         components = {"task": np.ones(3, np.float32)}
         metrics = rewards.learn(
-            types.SimpleNamespace(**vars(given), result=types.SimpleNamespace(components=components))
+            types.SimpleNamespace(**vars(given), result=types.SimpleNamespace(components=components, failed=None))
         )
     ((_, pairs, live),) = calls
     assert live == [True, False, False] and pairs[0] == ("3", "4")

@@ -139,6 +139,15 @@ def test_a_row_whose_verifier_failed_is_told_and_is_no_label(tmp_path, judges):
     assert all(np.array_equal(seen, [[1, np.nan, 0, 1]], equal_nan=True) for seen in labels)
 
 
+def test_a_failed_verifier_says_nothing_if_the_judges_replace_its_reward(tmp_path):
+    """Curricula and dynamic sampling would leave out rows that have a reward like any other."""
+    config = small_config(tmp_path, reward__function=f"{__name__}:late", judge={"length": spec(lengths)})
+    with make_rewards(make_setup(config)) as rewards:
+        given = rows(["7", "1", "", "7"], 2)
+        found = rewards.finish(Judged(given.rollout, given.records, given.completions, rewards(given))).result
+    assert found.failed is None and found.rewards.tolist() == [1, 1, 0, 1]
+
+
 def test_a_judge_is_a_term_beside_others(tmp_path):
     terms = {"right": {"fn": "task", "weight": 10.0}}
     compose = dict(fn="gate", by="right", gated=("length",))  # style counts once the answer is right

@@ -5,6 +5,7 @@ import functools
 import json
 
 import jax
+import jax.extend
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -244,6 +245,30 @@ def test_beside_its_kernel_an_adapter_is_what_it_is_merged(variant, remat):
     jax.tree.map(functools.partial(np.testing.assert_allclose, atol=2e-6, rtol=1e-4), gradients, expected)
     assert not any(np.any(leaf) for leaf in jax.tree.leaves(gradients[0])), "the base is frozen"
     assert all(np.any(leaf) for leaf in jax.tree.leaves(gradients[1]))
+
+
+def count_products(jaxpr):
+    """The dot_generals of a program, those of a loop's body once."""
+    inside = [sub for eqn in jaxpr.eqns for sub in jax.extend.core.jaxprs_in_params(eqn.params)]
+    return sum(eqn.primitive.name == "dot_general" for eqn in jaxpr.eqns) + sum(map(count_products, inside))
+
+
+def test_remat_of_all_but_products_computes_no_more_of_them_with_adapters():
+    lora, again = LoraConfig(3, 6, "layers/(q|k|v|o|gate|up|down)"), {}
+    params = make_transformer(SMALL).init(jax.random.key(0))
+    for remat in ("none", "dots", "full"):
+        model, adapters = make_transformer(dataclasses.replace(SMALL, remat=remat)), randomised(lora, params)
+
+        def plain(params, model=model):
+            return token_loss(our_logits(model, params))
+
+        def adapted(adapters, model=model):
+            return token_loss(our_logits(model, attach(lora, params, adapters)))
+
+        again[remat] = [count_products(jax.make_jaxpr(jax.grad(fn))(x).jaxpr) for fn, x in
+                        ((plain, params), (adapted, adapters))]  # fmt: skip
+    extra = {remat: [now - once for now, once in zip(again[remat], again["none"], strict=True)] for remat in again}
+    assert extra["dots"][1] <= extra["dots"][0] < extra["full"][1]
 
 
 def test_a_small_change_is_not_rounded_away_in_bfloat16():

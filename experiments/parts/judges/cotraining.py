@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.parts.judges.base import Judge, Rows, Verdict, groups_of, judge_prompts
+from experiments.parts.judges.base import Judge, Rows, Verdict, groups_of
 from experiments.parts.judges.generative import Cached, make_ask
 from experiments.parts.judges.learning import Learner
 from experiments.parts.judges.reward_models import folders_of, reward_model
@@ -95,7 +95,7 @@ class _Cotrained:
             (judged.completions[row], text) if text is not None else ("", "")
             for row, text in zip(chosen, wrong, strict=True)
         ]
-        prompts = judge_prompts([judged.records[rows.start] for rows in groups])
+        prompts = self._judge.prompts_of([judged.records[rows.start] for rows in groups])
         numbers = {"pairs": float(np.mean(live)), "unverified": failed / len(groups)}
         return self._judge.learn_texts(prompts, pairs, live) | numbers
 

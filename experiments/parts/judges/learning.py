@@ -85,7 +85,7 @@ class Learning(Protocol):
         """The verdict on all rows."""
 
     def learn(self, judged: Rows, labels: np.ndarray | None) -> dict[str, float]:
-        """One update. labels: float [B], the task's own rewards, nan where it failed. Returns metrics."""
+        """One update. labels: float [B], the task's own rewards, nan where a term failed. Returns metrics."""
 
 
 def padded_pairs(pairs: np.ndarray, live: np.ndarray, shards: int) -> tuple[np.ndarray, np.ndarray]:

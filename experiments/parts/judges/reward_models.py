@@ -123,7 +123,11 @@ class _RewardModel:
     def _rows(self, judged: Rows) -> TokenBatch:
         if self._mode == "tokens":
             return token_rows(judged, self._model.tokenizer)
-        return self._model.encode(row_prompts(judged.records, self._model.tokenizer), judged.completions)
+        return self._model.encode(self.prompts_of(judged.records), judged.completions)
+
+    def prompts_of(self, records: Sequence[dict]) -> list:
+        """The prompts as the model reads them, texts or chats."""
+        return row_prompts(records, self._model.tokenizer)
 
 
 def process_reward_model(

@@ -7,10 +7,12 @@ import chex
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+from jax.typing import DTypeLike
 
 from rl_jax.core.axis_table import constrain, devices_over
 from rl_jax.models.transformer.attention import rotate
-from rl_jax.models.transformer.config import TransformerConfig
+from rl_jax.models.transformer.config import ADAPTED, TransformerConfig
 from rl_jax.models.transformer.gathered import gathered_products
 from rl_jax.models.transformer.moe import Experts, Routing
 
@@ -64,16 +66,21 @@ def _last_by_first(x: chex.Array) -> tuple:
     return ((x.ndim - 1,), (0,)), ((), ())
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _frozen_product(product: Callable, x: chex.Array, kernel: chex.Array) -> chex.Array:
-    """x W in float32. The gradient of x is computed in x's own dtype; W gets none."""
-    return product(x, kernel, _last_by_first(x), preferred_element_type=jnp.float32)
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))
+def _adapted(product: Callable, of_sum: DTypeLike, x: chex.Array, kernel: chex.Array, low: chex.Array, b: chex.Array):
+    """x W + low b in float32, each summed up in `of_sum`. Gradients are computed in x's own dtype; W gets none.
+
+    To jax.checkpoint it is no product, so that a policy which keeps those keeps the named sum instead (ADAPTED).
+    """
+    y = product(x, kernel, _last_by_first(x), preferred_element_type=of_sum).astype(jnp.float32)
+    return y + jnp.matmul(low, b).astype(jnp.float32)
 
 
-@_frozen_product.defjvp
-def _frozen_product_jvp(product, primals, tangents):
-    (x, kernel), (x_dot, _) = primals, tangents
-    return _frozen_product(product, x, kernel), product(x_dot, kernel, _last_by_first(x)).astype(jnp.float32)
+@_adapted.defjvp
+def _adapted_jvp(product, of_sum, primals, tangents):
+    (x, kernel, low, b), (x_dot, _, low_dot, b_dot) = primals, tangents
+    y_dot = product(x_dot, kernel, _last_by_first(x)) + jnp.matmul(low_dot, b) + jnp.matmul(low, b_dot)
+    return _adapted(product, of_sum, *primals), y_dot.astype(jnp.float32)
 
 
 class Dense(nn.Dense):
@@ -92,14 +99,12 @@ class Dense(nn.Dense):
         if not self.has_variable("params", "lora_a"):
             return super().__call__(x)
         kernel, a, b = (self.get_variable("params", name).astype(self.dtype) for name in ("kernel", "lora_a", "lora_b"))
-        x = x.astype(self.dtype)
-        product = self.dot_general or jax.lax.dot_general
-        y = product(x, kernel, _last_by_first(x)) if self.split_sum else _frozen_product(product, x, kernel)
-        y = y.astype(jnp.float32) + jnp.matmul(jnp.matmul(x, a), b).astype(jnp.float32)
+        x, of_sum = x.astype(self.dtype), self.dtype if self.split_sum else jnp.float32
+        y = _adapted(self.dot_general or jax.lax.dot_general, of_sum, x, kernel, jnp.matmul(x, a), b)
         for name, combine in (("lora_factor", jnp.multiply), ("bias", jnp.add)):
             if self.has_variable("params", name):
                 y = combine(y, jnp.broadcast_to(self.get_variable("params", name).astype(jnp.float32), y.shape))
-        return y.astype(self.dtype)
+        return checkpoint_name(y.astype(self.dtype), ADAPTED)
 
 
 class Block(nn.Module):

@@ -6,12 +6,16 @@ import math
 import jax
 
 LAYER_INPUT = "layer_input"  # the name of x [B, T, D] before a layer
+ADAPTED = "adapted"  # the name of a layer's product with a weight that has an adapter, both added
 # What a layer's backward pass does not compute again: nothing but its input, the products with weights, or nothing,
 # and the input lies in the host's memory meanwhile.
 REMAT_POLICIES = {
     "none": None,
     "full": jax.checkpoint_policies.nothing_saveable,
-    "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+    "dots": jax.checkpoint_policies.save_from_both_policies(
+        jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+        jax.checkpoint_policies.save_only_these_names(ADAPTED),
+    ),
     "offload": jax.checkpoint_policies.save_and_offload_only_these_names(
         names_which_can_be_saved=[],
         names_which_can_be_offloaded=[LAYER_INPUT],
