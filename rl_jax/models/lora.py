@@ -112,11 +112,7 @@ def merge(config: LoraConfig, params: Params, adapters: Params) -> Params:
     every, merged = kernels(params), jax.tree.map(jax.lax.stop_gradient, params)
     for name, adapter in adapter_groups(adapters).items():
         _check(config, every.get(name), name, adapter)
-        a, b = adapter["a"], adapter["b"]
-        kernel = jax.lax.stop_gradient(jnp.asarray(every[name]))
-        wide = kernel.astype(jnp.float32) + config.scale * jnp.matmul(
-            a.astype(jnp.float32), b.astype(jnp.float32), precision=jax.lax.Precision.HIGHEST
-        )
+        kernel, wide = every[name], _adapted(config, every[name], adapter)
         if config.variant == "dora":
             magnitude = adapter["magnitude"].astype(jnp.float32)[..., None, :]
             wide = wide * (magnitude / jax.lax.stop_gradient(_column_norms(wide)))
@@ -161,8 +157,7 @@ def attach(config: LoraConfig, params: Params, adapters: Params) -> Params:
         a, b = adapter["a"].astype(jnp.float32), config.scale * adapter["b"].astype(jnp.float32)
         more = {"lora_a": a, "lora_b": b}
         if config.variant == "dora":
-            wide = jnp.asarray(every[name], jnp.float32) + jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)
-            norms = jax.lax.stop_gradient(_column_norms(wide))[..., 0, :]
+            norms = jax.lax.stop_gradient(_column_norms(_adapted(config, every[name], adapter)))[..., 0, :]
             more["lora_factor"] = adapter["magnitude"].astype(jnp.float32) / norms
         for leaf, array in more.items():
             attached = _replaced(attached, [*name.split("/"), leaf], array)
@@ -204,6 +199,13 @@ def nest(groups: dict[str, dict[str, chex.Array]]) -> Params:
     for name, adapter in groups.items():
         _put(adapters, name, adapter)
     return adapters
+
+
+def _adapted(config: LoraConfig, kernel: chex.Array, adapter: dict[str, chex.Array]) -> chex.Array:
+    """W + scale a b in float32. W gets no gradient."""
+    a, b = adapter["a"].astype(jnp.float32), adapter["b"].astype(jnp.float32)
+    product = jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)
+    return jax.lax.stop_gradient(jnp.asarray(kernel)).astype(jnp.float32) + config.scale * product
 
 
 def _column_norms(kernel: chex.Array) -> chex.Array:
